@@ -1,0 +1,151 @@
+"""Settings are frozen dataclasses: read from JSON or YAML, changed by dotted overrides, unknown keys refused.
+
+The string under a field is its documentation; `describe` finds it, so that help texts cannot drift from the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from regard.errors import SettingError, suggest
+
+T = TypeVar("T")
+
+
+def as_dict(settings: Any) -> dict[str, Any]:
+    """Plain values only, ready for JSON."""
+    return dataclasses.asdict(settings)
+
+
+def from_dict(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """Build settings from plain values; an unknown key is refused with the nearest right name."""
+    hints = field_types(kind)
+    for key in values:
+        if key not in hints:
+            raise SettingError(f"unknown setting '{where}{key}'. {suggest(key, hints)}")
+    return kind(**{key: coerce(value, hints[key], where + key) for key, value in values.items()})
+
+
+def override(settings: T, values: Mapping[str, Any], where: str = "") -> T:
+    """A copy with some fields changed; the types and names are checked as in `from_dict`."""
+    hints = field_types(type(settings))
+    for key in values:
+        if key not in hints:
+            raise SettingError(f"unknown setting '{where}{key}'. {suggest(key, hints)}")
+    changed = {key: coerce(value, hints[key], where + key) for key, value in values.items()}
+    return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """`["train.steps=100", "model.width=64"]` -> `{"train": {"steps": "100"}, "model": {"width": "64"}}`."""
+    grouped: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        name, sign, value = text.partition("=")
+        group, dot, key = name.strip().partition(".")
+        if not (sign and dot and group and key):
+            raise SettingError(f"'{text}' is no setting. Write it as group.name=value, for example train.steps=1000.")
+        grouped.setdefault(group, {})[key] = value.strip()
+    return grouped
+
+
+def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
+    """A YAML or JSON file of groups: `train: {steps: 100}`."""
+    import yaml
+
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: cannot be read as a settings file ({error}).") from error
+    try:
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        raise SettingError(f"{path}: is not valid {'JSON' if path.suffix == '.json' else 'YAML'} ({error}).") from error
+    if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
+        raise SettingError(f"{path}: must hold groups of settings, for example 'train:' with 'steps: 1000' under it.")
+    return values
+
+
+def describe(kind: type[Any]) -> dict[str, str]:
+    """Field name -> the documentation string written under it."""
+    found: dict[str, str] = {}
+    for parent in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(parent):
+            found.update(_docs_in_source(parent))
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def _docs_in_source(kind: type[Any]) -> dict[str, str]:
+    tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(kind)))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    docs = {}
+    for field, text in zip(body, body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+                docs[field.target.id] = " ".join(text.value.value.split())
+    return docs
+
+
+def field_types(kind: type[Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def coerce(value: Any, hint: Any, name: str) -> Any:
+    """The value in the type that the field declares; text from a command line is read, nothing is guessed further."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null") and type(None) in arguments):
+            return None
+        for option in (a for a in arguments if a is not type(None)):
+            try:
+                return coerce(value, option, name)
+            except SettingError:
+                continue
+        raise _refused(name, value, hint)
+    if origin is typing.Literal:
+        if value in arguments:
+            return value
+        raise SettingError(f"setting '{name}' cannot be '{value}'. {suggest(str(value), map(str, arguments))}")
+    if origin is tuple:
+        parts = [p for p in value.split(",") if p] if isinstance(value, str) else list(value)
+        return tuple(coerce(part, arguments[0], name) for part in parts)
+    if origin is dict:
+        return dict(value)
+    return _coerce_plain(value, hint, name)
+
+
+def _coerce_plain(value: Any, hint: Any, name: str) -> Any:
+    if hint is bool:
+        if isinstance(value, bool):
+            return value
+        word = str(value).lower()
+        if word in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+            return word in ("true", "yes", "on", "1")
+        raise _refused(name, value, hint)
+    if isinstance(value, bool) or (hint is int and isinstance(value, float) and value != int(value)):
+        raise _refused(name, value, hint)
+    try:
+        if hint is int and isinstance(value, str):
+            number = float(value.replace("_", ""))  # "3e5" is a natural way to write a number of steps
+            if number != int(number):
+                raise ValueError(value)
+            return int(number)
+        return hint(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _refused(name, value, hint) from error
+
+
+def _refused(name: str, value: Any, hint: Any) -> SettingError:
+    kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(hint, str(hint))
+    return SettingError(f"setting '{name}' must be {kind}; '{value}' is not.")

@@ -1,0 +1,127 @@
+"""Text files as numbered lines: plain or gzipped, in strict UTF-8, with an error that names the first wrong byte."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shlex
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from regard.errors import DataError, suggest
+
+_BOM = b"\xef\xbb\xbf"
+_GZIP = b"\x1f\x8b"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+_KINDS = {
+    b"PK\x03\x04": "a zip archive (as .xlsx, .docx and .npz are)",
+    b"PAR1\x15": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"%PDF-": "a PDF",
+    b"BZh91AY&SY": "compressed with bzip2",
+    b"\xfd7zXZ": "compressed with xz",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    _GZIP: "gzipped twice",
+}
+
+
+def lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    r"""Each line with its number, from 1, without its end.
+
+    Only \n and \r\n end a line. `str.splitlines` also ends one at U+2028, \x0b and others, which occur inside
+    sentences and would shift one of two parallel files against the other.
+    """
+    path = existing(path)
+    try:
+        with open(path, "rb") as plain:
+            zipped = plain.peek(2)[:2] == _GZIP
+            yield from _decoded(path, gzip.GzipFile(fileobj=plain) if zipped else plain, zipped)
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
+
+
+def existing(path: str | Path) -> Path:
+    """The path of a file that is there, or an error with the nearest name that is."""
+    path = Path(os.path.expanduser(path))
+    if path.is_dir():
+        raise DataError("is a folder, and a file is wanted.", path, advice=_inside(path))
+    if path.exists():
+        return path
+    if path.is_symlink():
+        raise DataError(f"is a link to '{os.readlink(path)}', which does not exist.", path)
+    if not path.parent.is_dir():
+        raise DataError(f"there is no such file, nor the folder '{path.parent}'.", path)
+    raise DataError("there is no such file.", path, advice=_nearest(path))
+
+
+def _inside(folder: Path) -> str:
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    if not names:
+        return "It holds no file."
+    return f"It holds: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
+
+
+def _nearest(path: Path) -> str:
+    names = [entry.name for entry in path.parent.iterdir()]
+    advice = suggest(path.name, names)
+    # Without a near name `suggest` lists every one, which says little in a folder of thousands.
+    return advice if len(names) <= 20 or advice.startswith("Did") else f"Nothing in '{path.parent}' is named like it."
+
+
+def _decoded(path: Path, stream: Iterable[bytes], zipped: bool) -> Iterator[tuple[int, str]]:
+    """Decode line by line, so that a wrong byte is found at its line and its offset."""
+    offset = 0
+    for number, raw in _raw_lines(path, stream):
+        if number == 1:
+            _refuse_binary(path, raw, zipped)
+            if raw.startswith(_BOM):
+                offset, raw = len(_BOM), raw[len(_BOM) :]
+        if b"\0" in raw:
+            advice = f"If it is UTF-16 or UTF-32, convert it, as in: {_iconv(path, zipped, 'UTF-16')}"
+            raise DataError("is not text: it holds NUL bytes.", path, number, advice)
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            place = f"{offset + error.start}{' of the unzipped text' if zipped else ''}"
+            advice = f"Convert it from the encoding that it has, as in: {_iconv(path, zipped, 'WINDOWS-1252')}"
+            raise DataError(
+                f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {place}.", path, number, advice
+            ) from error
+        offset += len(raw)
+        yield number, text.removesuffix("\r\n").removesuffix("\n")
+
+
+def _raw_lines(path: Path, stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    try:
+        for number, raw in enumerate(stream, start=1):
+            if raw != _BOM or number > 1:
+                yield number, raw
+            else:
+                number = 0  # a file that holds a mark and nothing else is an empty one
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        advice = "Copy or download it again; gzip -t tests it."
+        raise DataError(f"is a damaged gzip file ({error}).", path, number + 1, advice) from error
+    if not number:
+        raise DataError("is empty.", path)
+
+
+def _refuse_binary(path: Path, first: bytes, zipped: bool) -> None:
+    """Name what a file is, where its first bytes say so."""
+    for magic, kind in _KINDS.items():
+        if first.startswith(magic):
+            raise DataError(f"is not text: it is {kind}.", path, advice="Export or unpack it as plain text or gzip.")
+    if first.startswith(_UTF16):
+        advice = f"Convert it: {_iconv(path, zipped, 'UTF-16')}"
+        raise DataError("is UTF-16, and UTF-8 is wanted.", path, 1, advice)
+
+
+def _iconv(path: Path, zipped: bool, encoding: str) -> str:
+    name = path.with_suffix("") if path.suffix == ".gz" else path
+    new = shlex.quote(str(name.with_suffix(".utf8" + name.suffix)))
+    old = shlex.quote(str(path))
+    if zipped:
+        return f"gzip -dc {old} | iconv -f {encoding} -t UTF-8 > {new}"
+    return f"iconv -f {encoding} -t UTF-8 {old} > {new}"

@@ -1,0 +1,254 @@
+"""The words of the demo's English and German, and what each may be combined with.
+
+Every English form here has one reading, so that a sentence has one translation: there is no `you`, no `read`,
+no `must` (its negation would need another German verb), and animals never eat (German would say *fressen*).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Gender = Literal["m", "f", "n"]
+Kind = Literal["person", "animal", "thing", "vehicle", "food"]
+Kinds = frozenset[Kind]
+
+PERSONS: Kinds = frozenset({"person"})
+LIVING: Kinds = frozenset({"person", "animal"})
+PORTABLE: Kinds = frozenset({"thing", "food"})
+GOODS: Kinds = PORTABLE | {"vehicle"}
+ANYTHING: Kinds = GOODS | LIVING
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    english: str
+    english_plural: str
+    german: str
+    german_plural: str
+    gender: Gender
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Pronoun:
+    english: str
+    german: str
+    plural: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Adjective:
+    english: str
+    stem: str
+    kinds: Kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Principal parts; `particle` is what a separable verb leaves at the end of a main clause."""
+
+    base: str
+    third: str
+    past: str
+    participle: str
+    infinitive: str
+    german_third: str
+    german_past: str
+    german_participle: str
+    subjects: Kinds
+    objects: Kinds
+    particle: str = ""
+    moves: bool = False  # verbs of motion form their perfect with `sein`
+    stative: bool = False  # no adverb of time and no modal: nobody needs a lamp every evening
+    reports: bool = False  # takes a that-clause
+
+    @property
+    def german_plural(self) -> str:
+        return self.infinitive.removeprefix(self.particle)
+
+    @property
+    def german_past_plural(self) -> str:
+        return self.german_past + ("n" if self.german_past.endswith("e") else "en")
+
+
+@dataclass(frozen=True, slots=True)
+class Tense:
+    """How a tense is built: auxiliaries as (singular, plural), empty where the verb itself is finite."""
+
+    name: str
+    english: tuple[str, str]
+    english_negative: tuple[str, str]
+    german: tuple[str, str]
+    past: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Adverb:
+    english: str
+    german: str
+    tenses: frozenset[str]
+    negatable: bool = True  # `not every day` would move the German negation
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A conjunction; `may_lead` when its clause may also come before the main one."""
+
+    english: str
+    german: str
+    may_lead: bool = True
+
+
+def _verb(
+    english: str,
+    german: str,
+    subjects: Kinds,
+    objects: Kinds = frozenset(),
+    *,
+    particle: str = "",
+    moves: bool = False,
+    stative: bool = False,
+    reports: bool = False,
+) -> Verb:
+    base, third, past, participle = english.split()
+    infinitive, german_third, german_past, german_participle = german.split()
+    german_forms = (infinitive, german_third, german_past, german_participle)
+    return Verb(base, third, past, participle, *german_forms, subjects, objects, particle, moves, stative, reports)
+
+
+NOUNS: tuple[Noun, ...] = (
+    Noun("man", "men", "Mann", "Männer", "m", "person"),
+    Noun("woman", "women", "Frau", "Frauen", "f", "person"),
+    Noun("child", "children", "Kind", "Kinder", "n", "person"),
+    Noun("girl", "girls", "Mädchen", "Mädchen", "n", "person"),
+    Noun("teacher", "teachers", "Lehrer", "Lehrer", "m", "person"),
+    Noun("doctor", "doctors", "Arzt", "Ärzte", "m", "person"),
+    Noun("king", "kings", "König", "Könige", "m", "person"),
+    Noun("queen", "queens", "Königin", "Königinnen", "f", "person"),
+    Noun("aunt", "aunts", "Tante", "Tanten", "f", "person"),
+    Noun("uncle", "uncles", "Onkel", "Onkel", "m", "person"),
+    Noun("dog", "dogs", "Hund", "Hunde", "m", "animal"),
+    Noun("cat", "cats", "Katze", "Katzen", "f", "animal"),
+    Noun("horse", "horses", "Pferd", "Pferde", "n", "animal"),
+    Noun("mouse", "mice", "Maus", "Mäuse", "f", "animal"),
+    Noun("bird", "birds", "Vogel", "Vögel", "m", "animal"),
+    Noun("book", "books", "Buch", "Bücher", "n", "thing"),
+    Noun("picture", "pictures", "Bild", "Bilder", "n", "thing"),
+    Noun("table", "tables", "Tisch", "Tische", "m", "thing"),
+    Noun("chair", "chairs", "Stuhl", "Stühle", "m", "thing"),
+    Noun("coat", "coats", "Mantel", "Mäntel", "m", "thing"),
+    Noun("lamp", "lamps", "Lampe", "Lampen", "f", "thing"),
+    Noun("flower", "flowers", "Blume", "Blumen", "f", "thing"),
+    Noun("bag", "bags", "Tasche", "Taschen", "f", "thing"),
+    Noun("car", "cars", "Auto", "Autos", "n", "vehicle"),
+    Noun("bicycle", "bicycles", "Fahrrad", "Fahrräder", "n", "vehicle"),
+    Noun("apple", "apples", "Apfel", "Äpfel", "m", "food"),
+    Noun("cake", "cakes", "Kuchen", "Kuchen", "m", "food"),
+    Noun("pear", "pears", "Birne", "Birnen", "f", "food"),
+    Noun("potato", "potatoes", "Kartoffel", "Kartoffeln", "f", "food"),
+    Noun("egg", "eggs", "Ei", "Eier", "n", "food"),
+)
+
+PRONOUNS: tuple[Pronoun, ...] = (
+    Pronoun("he", "er", False),
+    Pronoun("she", "sie", False),
+    Pronoun("we", "wir", True),
+    Pronoun("they", "sie", True),
+)
+
+ADJECTIVES: tuple[Adjective, ...] = (
+    Adjective("old", "alt", LIVING | {"thing", "vehicle"}),
+    Adjective("small", "klein", ANYTHING),
+    Adjective("big", "groß", GOODS | {"animal"}),
+    Adjective("beautiful", "schön", LIVING | {"thing", "vehicle"}),
+    Adjective("young", "jung", LIVING),
+    Adjective("tired", "müd", LIVING),
+    Adjective("clever", "klug", LIVING),
+    Adjective("hungry", "hungrig", LIVING),
+    Adjective("new", "neu", frozenset({"thing", "vehicle"})),
+    Adjective("red", "rot", frozenset({"thing", "vehicle"})),
+    Adjective("blue", "blau", frozenset({"thing", "vehicle"})),
+    Adjective("expensive", "teur", GOODS),
+    Adjective("fresh", "frisch", frozenset({"food"})),
+)
+
+VERBS: tuple[Verb, ...] = (
+    _verb("dance dances danced danced", "tanzen tanzt tanzte getanzt", LIVING),
+    _verb("sleep sleeps slept slept", "schlafen schläft schlief geschlafen", LIVING),
+    _verb("sing sings sang sung", "singen singt sang gesungen", PERSONS),
+    _verb("laugh laughs laughed laughed", "lachen lacht lachte gelacht", PERSONS),
+    _verb("work works worked worked", "arbeiten arbeitet arbeitete gearbeitet", PERSONS),
+    _verb("wait waits waited waited", "warten wartet wartete gewartet", LIVING),
+    _verb("come comes came come", "kommen kommt kam gekommen", LIVING, moves=True),
+    _verb("run runs ran run", "laufen läuft lief gelaufen", LIVING, moves=True),
+    _verb("swim swims swam swum", "schwimmen schwimmt schwamm geschwommen", LIVING, moves=True),
+    _verb("buy buys bought bought", "kaufen kauft kaufte gekauft", PERSONS, GOODS | {"animal"}),
+    _verb("sell sells sold sold", "verkaufen verkauft verkaufte verkauft", PERSONS, GOODS | {"animal"}),
+    _verb("see sees saw seen", "sehen sieht sah gesehen", LIVING, ANYTHING),
+    _verb("hear hears heard heard", "hören hört hörte gehört", LIVING, LIVING),
+    _verb("find finds found found", "finden findet fand gefunden", LIVING, GOODS | {"animal"}),
+    _verb("eat eats ate eaten", "essen isst aß gegessen", PERSONS, frozenset({"food"})),
+    _verb("carry carries carried carried", "tragen trägt trug getragen", PERSONS, PORTABLE),
+    _verb("bring brings brought brought", "bringen bringt brachte gebracht", PERSONS, PORTABLE),
+    _verb("draw draws drew drawn", "zeichnen zeichnet zeichnete gezeichnet", PERSONS, ANYTHING),
+    _verb("visit visits visited visited", "besuchen besucht besuchte besucht", PERSONS, PERSONS),
+    _verb("invite invites invited invited", "einladen lädt lud eingeladen", PERSONS, PERSONS, particle="ein"),
+    _verb("phone phones phoned phoned", "anrufen ruft rief angerufen", PERSONS, PERSONS, particle="an"),
+    _verb("need needs needed needed", "brauchen braucht brauchte gebraucht", PERSONS, GOODS, stative=True),
+    _verb("love loves loved loved", "lieben liebt liebte geliebt", PERSONS, LIVING, stative=True),
+    _verb("say says said said", "sagen sagt sagte gesagt", PERSONS, reports=True),
+    _verb("know knows knew known", "wissen weiß wusste gewusst", PERSONS, stative=True, reports=True),
+    _verb("think thinks thought thought", "denken denkt dachte gedacht", PERSONS, stative=True, reports=True),
+    _verb("believe believes believed believed", "glauben glaubt glaubte geglaubt", PERSONS, stative=True, reports=True),
+)
+
+PRESENT = Tense("present", ("", ""), ("does not", "do not"), ("", ""))
+PAST = Tense("past", ("", ""), ("did not", "did not"), ("", ""), past=True)
+PERFECT = Tense("perfect", ("has", "have"), ("has not", "have not"), ("hat", "haben"))
+FUTURE = Tense("future", ("will", "will"), ("will not", "will not"), ("wird", "werden"))
+CAN = Tense("can", ("can", "can"), ("cannot", "cannot"), ("kann", "können"))
+WANT = Tense("want", ("wants to", "want to"), ("does not want to", "do not want to"), ("will", "wollen"))
+COULD = Tense("could", ("could", "could"), ("could not", "could not"), ("konnte", "konnten"), past=True)
+WANTED = Tense("wanted", ("wanted to",) * 2, ("did not want to",) * 2, ("wollte", "wollten"), past=True)
+TENSES: tuple[Tense, ...] = (PRESENT, PAST, PERFECT, FUTURE, CAN, WANT, COULD, WANTED)
+
+_MODAL = frozenset({"can", "want"})
+_MODAL_PAST = frozenset({"could", "wanted"})
+
+ADVERBS: tuple[Adverb, ...] = (
+    Adverb("today", "heute", _MODAL | {"present", "past", "perfect", "future"}),
+    Adverb("now", "jetzt", _MODAL | {"present"}),
+    Adverb("yesterday", "gestern", _MODAL_PAST | {"past"}),
+    Adverb("tomorrow", "morgen", _MODAL | {"future"}),
+    Adverb("soon", "bald", frozenset({"future"}), negatable=False),
+    Adverb("every day", "jeden Tag", _MODAL | _MODAL_PAST | {"present", "past"}, negatable=False),
+    Adverb("in the evening", "am Abend", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
+    Adverb("in summer", "im Sommer", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
+)
+
+THAT = Link("that", "dass", may_lead=False)
+BECAUSE = Link("because", "weil")
+ALTHOUGH = Link("although", "obwohl")
+IF = Link("if", "wenn")
+WHEN = Link("when", "als")
+LINKS: tuple[Link, ...] = (THAT, BECAUSE, ALTHOUGH, IF, WHEN)
+
+# (case, gender): plural forms are the same in both cases and stand under "p".
+DEFINITE: dict[tuple[str, str], str] = {
+    ("nominative", "m"): "der", ("nominative", "f"): "die", ("nominative", "n"): "das", ("nominative", "p"): "die",
+    ("accusative", "m"): "den", ("accusative", "f"): "die", ("accusative", "n"): "das", ("accusative", "p"): "die",
+}  # fmt: skip
+INDEFINITE: dict[tuple[str, str], str] = {
+    ("nominative", "m"): "ein", ("nominative", "f"): "eine", ("nominative", "n"): "ein",
+    ("accusative", "m"): "einen", ("accusative", "f"): "eine", ("accusative", "n"): "ein",
+}  # fmt: skip
+# What an adjective adds after a definite article, and after `ein` or `kein`, which leave gender for it to show.
+WEAK: dict[tuple[str, str], str] = {
+    ("nominative", "m"): "e", ("nominative", "f"): "e", ("nominative", "n"): "e", ("nominative", "p"): "en",
+    ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "e", ("accusative", "p"): "en",
+}  # fmt: skip
+MIXED: dict[tuple[str, str], str] = {
+    ("nominative", "m"): "er", ("nominative", "f"): "e", ("nominative", "n"): "es", ("nominative", "p"): "en",
+    ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "es", ("accusative", "p"): "en",
+}  # fmt: skip

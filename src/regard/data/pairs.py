@@ -1,0 +1,264 @@
+"""Pairs of texts: from two columns, from the keys of JSON objects, or from two parallel files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from regard.data.files import existing, lines
+from regard.errors import DataError, UnknownName
+
+Cells = Iterator[tuple[int, list[str]]]
+"""A line number and the columns found there."""
+Row = tuple[int, str, str]
+"""A line number, a source and a target."""
+
+_SIDES = ("source", "target")
+_CHOOSE = "Say which to use: --columns source=NAME target=NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two texts that belong together, and where they were read."""
+
+    source: str
+    target: str
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet:
+    """What files held: their pairs, and the place of each row left out because a side was blank."""
+
+    pairs: list[Pair]
+    empty: list[tuple[str, int]]
+
+
+def read_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> PairSet:
+    """Read every file, or pair of parallel files 'SRC:TGT', in the order given.
+
+    Texts are kept exactly as they are written, without any normalisation; only whitespace around them is removed.
+    `columns` names the two columns by header or key; in a table without a header, by position from 0.
+    """
+    entries = [data] if isinstance(data, str) else [str(entry) for entry in data]
+    if not entries:
+        raise DataError("no data was given.", advice="Name at least one file, or two parallel ones as SRC:TGT.")
+    wanted = None if columns is None else _wanted(columns)
+    pairs: list[Pair] = []
+    empty: list[tuple[str, int]] = []
+    for entry in entries:
+        _sort_out(entry, _rows(entry, wanted), pairs, empty)
+    if not pairs:
+        found = f"all {len(empty)} rows have a blank side" if empty else "there is no row of text"
+        raise DataError(f"no pairs were found: {found}.", ", ".join(entries), advice="Each row needs two texts.")
+    return PairSet(pairs, empty)
+
+
+def _wanted(columns: Mapping[str, str]) -> tuple[str, str]:
+    for side in columns:
+        if side not in _SIDES:
+            raise UnknownName("column choice", side, _SIDES, f"{_CHOOSE}.")
+    return columns.get("source", "source"), columns.get("target", "target")
+
+
+def _sort_out(path: str, rows: Iterable[Row], pairs: list[Pair], empty: list[tuple[str, int]]) -> None:
+    """Add whole pairs to `pairs` and the places of others to `empty`."""
+    blank: list[tuple[str, int]] = []  # held back: blank lines at the end of a file are no lost pairs
+    for line, source, target in rows:
+        source, target = source.strip(), target.strip()
+        if not source and not target:
+            blank.append((path, line))
+            continue
+        if blank:
+            empty.extend(blank)
+            blank.clear()
+        if source and target:
+            pairs.append(Pair(source, target, path, line))
+        else:
+            empty.append((path, line))
+
+
+def _rows(entry: str, wanted: tuple[str, str] | None) -> Iterator[Row]:
+    sides = _parallel(entry)
+    if sides:
+        return _side_by_side(*sides)
+    path = existing(entry)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+    if kind in (".jsonl", ".ndjson", ".json"):
+        return _objects(path, wanted)
+    if kind == ".csv":
+        return _table(path, _comma_cells(path), wanted)
+    if kind in (".tsv", ".tab", ".txt"):
+        return _table(path, ((line, text.split("\t")) for line, text in lines(path)), wanted)
+    raise DataError(
+        f"the suffix '{kind}' says nothing about its columns." if kind else "has no suffix that tells its format.",
+        path,
+        advice="Known are .tsv .tab .txt (tabs), .csv (commas) and .jsonl .ndjson .json (an object a line), "
+        "each also with .gz. Two parallel files are given as SRC:TGT.",
+    )
+
+
+def _parallel(entry: str) -> tuple[str, str] | None:
+    """The two files of 'SRC:TGT'. A file whose own name has a colon is itself; among several colons, files decide."""
+    if ":" not in entry or Path(entry).exists():
+        return None
+    places = [place for place, letter in enumerate(entry) if letter == ":"]
+    splits = [(entry[:place], entry[place + 1 :]) for place in places]
+    source, target = max(splits, key=lambda sides: sum(_there(side) for side in sides))
+    if not source or not target:
+        raise DataError("has only one side.", entry, advice="Two parallel files are given as SRC:TGT.")
+    return source, target
+
+
+def _there(side: str) -> bool:
+    return bool(side) and Path(side).expanduser().exists()
+
+
+def _side_by_side(source: str, target: str) -> Iterator[Row]:
+    line = 0
+    left, right = lines(source), lines(target)
+    for line, (here, there) in enumerate(zip_longest(left, right), start=1):
+        if here is not None and there is not None:
+            yield line, here[1], there[1]
+            continue
+        shorter, longer = (source, target) if here is None else (target, source)
+        count = line + sum(1 for _ in (right if here is None else left))
+        raise DataError(
+            f"is the first line without a partner: '{longer}' has {count} lines, and '{shorter}' has {line - 1}.",
+            longer,
+            line,
+            "Parallel files need the same number of lines, line by line.",
+        )
+
+
+def _comma_cells(path: Path) -> Cells:
+    """The records of a CSV file, each numbered by the line where it starts; a quoted field may run over lines."""
+    # Line ends go back on, for the reader would otherwise join the lines of a quoted field.
+    reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
+    start = 1
+    try:
+        for cells in reader:
+            yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        advice = 'A field that holds a quote, a comma or a line end is written "…", and a quote inside it "".'
+        raise DataError(f"the record that starts here is not CSV: {error}.", path, start, advice) from error
+
+
+def _table(path: Path, rows: Cells, wanted: tuple[str, str] | None) -> Iterator[Row]:
+    width = source = target = 0
+    for line, cells in rows:
+        if not any(map(str.strip, cells)):
+            yield line, "", ""
+            continue
+        if not width:
+            width = len(cells)
+            names = [cell.strip() for cell in cells]
+            source, target, header = _by_name(path, line, names, wanted) if wanted else _by_order(path, line, names)
+            if header:
+                continue
+        if len(cells) != width:
+            found = "1 column was found" if len(cells) == 1 else f"{len(cells)} columns were found"
+            advice = "Each row needs as many as the first: look for a missing or an extra separator."
+            raise DataError(f"{found}, and {width} are wanted.", path, line, advice)
+        yield line, cells[source], cells[target]
+
+
+def _by_order(path: Path, line: int, names: list[str]) -> tuple[int, int, bool]:
+    """Source column, target column, and whether this first row is a header, where no columns were asked for."""
+    lowered = [name.lower() for name in names]
+    if sorted(lowered) == sorted(_SIDES):
+        return lowered.index("source"), lowered.index("target"), True
+    if len(names) == 2:
+        return 0, 1, False
+    if len(names) == 1:
+        advice = "A .csv file separates columns by commas, others by tabs. Two parallel files are given as SRC:TGT."
+        raise DataError("1 column was found, and 2 are wanted.", path, line, advice)
+    raise DataError(
+        f"{len(names)} columns were found, and 2 are wanted.",
+        path,
+        line,
+        f"{_CHOOSE}, of: {_listed(names)}; without a header, by position from 0: --columns source=0 target=1.",
+    )
+
+
+def _by_name(path: Path, line: int, names: list[str], wanted: tuple[str, str]) -> tuple[int, int, bool]:
+    """The same, where columns were asked for by the names of a header or by position."""
+    if not set(wanted) <= set(names) and all(name.isascii() and name.isdigit() for name in wanted):
+        for place in map(int, wanted):
+            if place >= len(names):
+                raise DataError(
+                    f"there is no column {place}.", path, line, f"Columns count from 0, to {len(names) - 1} here."
+                )
+        return int(wanted[0]), int(wanted[1]), False
+    for name in wanted:
+        if name not in names:
+            found = f"The header, {path}, line {line}, has: {_listed(names)}."
+            raise UnknownName("column", name, map(_short, names), found)
+        if names.count(name) > 1:
+            raise DataError(f"the header names '{name}' more than once.", path, line, "Rename one of them.")
+    return names.index(wanted[0]), names.index(wanted[1]), True
+
+
+def _objects(path: Path, wanted: tuple[str, str] | None) -> Iterator[Row]:
+    names = wanted or _SIDES
+    first = True
+    for line, text in lines(path):
+        if not text.strip():
+            yield line, "", ""
+            continue
+        record = _object(path, line, text)
+        nested = record.get("translation")
+        if isinstance(nested, dict) and not any(name in record for name in names):
+            record = nested
+        for name in names:
+            if name in record:
+                continue
+            found = f"has: {_listed(record)}"
+            if wanted and first:
+                raise UnknownName("column", name, map(_short, record), f"{path}, line {line}, {found}.")
+            raise DataError(f"has no key '{name}'; it {found}.", path, line, "" if wanted else f"{_CHOOSE}.")
+        first = False
+        yield line, _text(path, line, names[0], record[names[0]]), _text(path, line, names[1], record[names[1]])
+
+
+def _object(path: Path, line: int, text: str) -> dict[str, object]:
+    whole = "Each line holds one whole JSON object"
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        listed = text.lstrip().startswith("[")
+        advice = f"{whole}; jq -c {"'.[]'" if listed else '.'} writes a file so."
+        raise DataError(f"is not JSON: {error}.", path, line, advice) from error
+    if not isinstance(record, dict):
+        raise DataError(f"is a JSON {type(record).__name__}.", path, line, f"{whole}; jq -c '.[]' unpacks a list.")
+    return record
+
+
+def _text(path: Path, line: int, name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"'{name}' is not text but {json.dumps(value)[:40]}.", path, line, "Write it in quotes.")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = f"\\u{ord(value[error.start]):04x}"
+        advice = "A character beyond U+FFFF is written as two such escapes, or as itself."
+        raise DataError(f"'{name}' holds {code}, half of a character.", path, line, advice) from error
+    return value
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else name[:39] + "…"
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = [_short(name) for name in names]
+    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "") if shown else "nothing"

@@ -1,0 +1,51 @@
+"""Drawing a token. Each row has its own random stream keyed by (seed, request, position): its neighbours change nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def narrow(
+    logits: Float[Tensor, "B V"], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> Float[Tensor, "B V"]:
+    """The logits that are drawn from: divided by the temperature, all but the likeliest set to -inf.
+
+    `top_k` keeps k tokens (0: all), `top_p` the fewest tokens that together have at least that probability."""
+    logits = logits / temperature
+    if 0 < top_k < logits.shape[-1]:
+        least = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p < 1.0:
+        ordered, order = logits.sort(descending=True, stable=True)
+        probabilities = ordered.softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities  # the likeliest token always stays: nothing is before it
+        logits = logits.masked_fill((before >= top_p).gather(-1, order.argsort(-1)), -torch.inf)
+    return logits
+
+
+def draw(logits: Float[Tensor, "B V"], chances: Float[Tensor, "B"]) -> Int[Tensor, "B"]:
+    """The token at which the cumulated probability passes the row's chance in [0, 1)."""
+    cumulated = logits.double().softmax(-1).cumsum(-1)
+    # the last sum may be 1 - 1e-16: scale the chance so that it is always passed, and by a possible token
+    found = torch.searchsorted(cumulated, (chances.double() * cumulated[:, -1])[:, None], right=True)
+    return found[:, 0].clamp(max=logits.shape[-1] - 1)
+
+
+def chances(seed: int, requests: np.ndarray, positions: np.ndarray) -> Tensor:
+    """One number in [0, 1) for each (request, position), from the seed alone."""
+    mixed = _mix(np.uint64(seed % 2**64) + np.zeros_like(requests, dtype=np.uint64))
+    mixed = _mix(mixed ^ requests.astype(np.uint64))
+    mixed = _mix(mixed ^ positions.astype(np.uint64))
+    return torch.from_numpy((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """splitmix64: neighbouring keys give unrelated numbers."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))

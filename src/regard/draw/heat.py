@@ -1,0 +1,249 @@
+"""Attention as a still picture: one large matrix to read, and every layer and head beside it to compare."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.draw.colour import INK, LIGHT, LINE, QUIET
+from regard.draw.label import columns, label
+from regard.draw.maps import AttentionMap, cross_first
+from regard.draw.paper import Sheet, check_ending, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.patches import Rectangle
+
+MARGIN: Final = 0.45
+LETTER: Final = 0.61 / 72  # inches a letter takes per point of font size, a little generously
+HEADING: Final = 0.62  # inches above a panel for its title and what is shown of it
+LEGEND: Final = 0.75  # inches below a panel for its colour bar
+
+
+def heat(
+    maps: Sequence[AttentionMap], path: Path, *, title: str, layer: int | None = None, head: int | None = None
+) -> Path:
+    """Draw the maps into a .png or .svg file.
+
+    Without `layer` and `head`: the last layer of the cross-attention (or of the first map), mean over heads, large;
+    beside it every layer and head of every map. With either: just that layer and head of each map, counted from 1.
+    A layer alone is the mean of its heads; a head alone is that of the last layer.
+    """
+    ending = check_ending(path, (".png", ".svg"))
+    ordered = cross_first(tuple(maps))
+    with styled():
+        sheet = _overview(ordered, title) if layer is None and head is None else _chosen(ordered, title, layer, head)
+        return sheet.save(path, ending)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A labelled matrix and its measures in inches, which depend on how many tokens there are and how long."""
+
+    title: str
+    subtitle: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    matrix: NDArray[np.float64]
+    board: float
+
+    @property
+    def cell(self) -> float:
+        return min(self.board / max(self.matrix.shape), 0.56)
+
+    @property
+    def font(self) -> float:
+        return min(max(self.cell * 72 * 0.62, 5.0), 10.5)
+
+    @property
+    def stride(self) -> int:
+        """Every how many tokens a label fits."""
+        return math.ceil(self.font * 1.1 / (self.cell * 72))
+
+    @property
+    def angle(self) -> int:
+        return 45 if self.cell > 0.2 else 90
+
+    def _longest(self, labels: tuple[str, ...]) -> float:
+        return max(map(columns, labels)) * LETTER * self.font + 0.12
+
+    @property
+    def left(self) -> float:
+        return self._longest(self.rows)
+
+    @property
+    def top(self) -> float:
+        return self._longest(self.columns) * math.sin(math.radians(self.angle)) + 0.06 + HEADING
+
+    @property
+    def width(self) -> float:
+        overhang = self._longest(self.columns[-1:]) * math.cos(math.radians(self.angle))
+        return self.left + self.cell * self.matrix.shape[1] + max(0.1, overhang - self.cell / 2)
+
+    @property
+    def height(self) -> float:
+        return self.top + self.cell * self.matrix.shape[0] + LEGEND
+
+
+def _panel(item: AttentionMap, layer: int, head: int | None, board: float) -> Panel:
+    shown = f"layer {layer} of {item.layers}, " + (
+        f"head {head} of {item.heads}" if head else f"mean of {item.heads} heads" if item.heads > 1 else "its one head"
+    )
+    return Panel(
+        title=item.title,
+        subtitle=f"each row looks at the columns · {shown}",
+        rows=tuple(label(token) for token in item.queries),
+        columns=tuple(label(token) for token in item.keys),
+        matrix=item.view(layer, head),
+        board=board,
+    )
+
+
+def _wrapped(text: str, inches: float, size: float, lines: int) -> str:
+    seen = label(" ".join(text.split()), limit=2000)
+    return "\n".join(textwrap.wrap(seen, max(12, int(inches / (LETTER * size))), max_lines=lines, placeholder=" …"))
+
+
+def _titled(width: float, height: float, title: str) -> tuple[Sheet, float]:
+    """A sheet with the title on it, and where the drawing may begin."""
+    text = _wrapped(title, width - 2 * MARGIN, 15, lines=3)
+    begin = MARGIN + 0.3 * (text.count("\n") + 1) + 0.2
+    sheet = Sheet(width, begin + height + MARGIN)
+    sheet.text(MARGIN, MARGIN, text, size=15, weight="bold")
+    return sheet, begin
+
+
+def _chosen(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head: int | None) -> Sheet:
+    board = 7.5 if len(maps) == 1 else 5.0
+    panels = [_panel(item, item.layers if layer is None else layer, head, board) for item in maps]
+    widths = [max(panel.width, 4.2) for panel in panels]
+    gap = 0.5
+    whole = sum(widths) + gap * (len(panels) - 1) + 2 * MARGIN
+    sheet, top = _titled(whole, max(panel.height for panel in panels), title)
+    left = MARGIN
+    lowest = max(panel.top for panel in panels)
+    for panel, width in zip(panels, widths, strict=True):
+        _draw_panel(sheet, panel, left, top, width, lowest)
+        left += width + gap
+    return sheet
+
+
+def _overview(maps: tuple[AttentionMap, ...], title: str) -> Sheet:
+    main = _panel(maps[0], maps[0].layers, None, board=7.5)
+    main_width = max(main.width, 4.2)
+    shapes = [_tile_height(item) * item.layers / item.heads for item in maps]
+    above, below = 0.78, 0.22  # room for each mosaic's heading and for the gap beneath it
+    fitting = (main.height - len(maps) * (above + below)) / sum(shapes)
+    narrowest = max(2.6, 0.17 * max(item.heads for item in maps))
+    side = max(narrowest, min(fitting, 6.0))
+    mosaic_heights = [above + below + side * shape for shape in shapes]
+    gap = 0.85
+    height = max(main.height, sum(mosaic_heights) + 0.3)
+    sheet, top = _titled(main_width + gap + side + 2 * MARGIN, height, title)
+    _draw_panel(sheet, main, MARGIN, top, main_width, main.top)
+    left = MARGIN + main_width + gap
+    down = top
+    for item, taken in zip(maps, mosaic_heights, strict=True):
+        heading = _wrapped(item.title, side + 0.2, 9, lines=2)
+        sheet.text(left - 0.22, down, heading, size=9, weight="bold")
+        _draw_mosaic(sheet.axes(left, down + above, side, taken - above - below), item)
+        down += taken
+    note = _wrapped("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 2)
+    sheet.text(left - 0.22, down, note, size=7.5, colour=QUIET)
+    return sheet
+
+
+def _colours() -> Colormap:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("regard", list(LIGHT))
+
+
+def _draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: float, begin: float) -> None:
+    """The panel with its matrix `begin` inches below its heading, so that neighbours stand on one line."""
+    size = 11.0
+    sheet.text(left, top, _wrapped(panel.title, width, size, lines=1), size=size, weight="bold")
+    sheet.text(left, top + 0.25, _wrapped(panel.subtitle, width, 8.5, lines=1), size=8.5, colour=QUIET)
+    many, across = panel.matrix.shape
+    high, wide = panel.cell * many, panel.cell * across
+    axes = sheet.axes(left + panel.left, top + begin, wide, high)
+    most = float(panel.matrix.max()) or 1.0
+    image = axes.imshow(panel.matrix, cmap=_colours(), vmin=0, vmax=most, aspect="auto", interpolation="nearest")
+    _draw_tokens(axes, panel)
+    if panel.cell >= 0.13:
+        axes.set_xticks(np.arange(across + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(many + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color=LINE, linewidth=0.5)
+        axes.tick_params(which="minor", length=0)
+    if panel.cell >= 0.34:
+        _draw_values(axes, panel, most)
+    bar = sheet.axes(left + panel.left, top + begin + high + 0.22, min(wide, 2.4), 0.11)
+    sheet.figure.colorbar(image, cax=bar, orientation="horizontal", ticks=[0, most / 2, most])
+    bar.set_xticklabels(["0", f"{most / 2:.2g}", f"{most:.2g} of the row's attention"], size=7.5)
+    bar.get_xticklabels()[-1].set_horizontalalignment("left")
+    bar.tick_params(length=2, pad=2)
+
+
+def _draw_tokens(axes: Axes, panel: Panel) -> None:
+    across, down = range(0, len(panel.columns), panel.stride), range(0, len(panel.rows), panel.stride)
+    axes.xaxis.tick_top()
+    axes.set_xticks(across, [panel.columns[at] for at in across], size=panel.font, rotation=panel.angle, color=INK)
+    for text in axes.get_xticklabels():
+        text.set_rotation_mode("anchor")
+        text.set_horizontalalignment("left")
+        text.set_verticalalignment("center" if panel.angle == 90 else "baseline")
+    axes.set_yticks(down, [panel.rows[at] for at in down], size=panel.font, color=INK)
+    axes.tick_params(length=0, pad=3)
+
+
+def _draw_values(axes: Axes, panel: Panel, most: float) -> None:
+    for (row, column), weight in np.ndenumerate(panel.matrix):
+        if weight >= 0.005:
+            text = f"{weight:.2f}".removeprefix("0")
+            colour = "white" if weight > 0.45 * most else INK
+            axes.text(column, row, text, size=panel.font * 0.74, color=colour, ha="center", va="center")
+
+
+def _tile_height(item: AttentionMap) -> float:
+    """Of a small picture one unit wide; square cells unless that would make a sliver."""
+    return min(max(len(item.queries) / len(item.keys), 0.5), 2.0)
+
+
+def _draw_mosaic(axes: Axes, item: AttentionMap) -> None:
+    """All layers (rows) and heads (columns) in one axes: hundreds of axes would take minutes."""
+    tall, gap = _tile_height(item), 0.06
+    colours, most = _colours(), float(item.weights.max()) or 1.0
+    for layer in range(item.layers):
+        for head in range(item.heads):
+            low = -(layer + 1) * tall + gap / 2
+            extent = (head + gap / 2, head + 1 - gap / 2, low, low + tall - gap)
+            shade = np.sqrt(np.clip(item.weights[layer, head] / most, 0, 1))
+            axes.imshow(shade, cmap=colours, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="antialiased")
+            axes.add_patch(_frame(extent))
+    axes.set_xlim(0, item.heads)
+    axes.set_ylim(-item.layers * tall, 0)
+    size = 7.0 if max(item.heads, item.layers) <= 16 else 5.0
+    axes.xaxis.tick_top()
+    axes.set_xticks([head + 0.5 for head in range(item.heads)], [str(n + 1) for n in range(item.heads)], size=size)
+    axes.set_yticks([-(n + 0.5) * tall for n in range(item.layers)], [str(n + 1) for n in range(item.layers)], size=size)
+    axes.tick_params(length=0, pad=2)
+    axes.set_xlabel("head", size=7.5, loc="left", labelpad=3)
+    axes.xaxis.set_label_position("top")
+    axes.set_ylabel("layer", size=7.5, loc="top", labelpad=2)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _frame(extent: tuple[float, float, float, float]) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
+    left, right, low, high = extent
+    return Rectangle((left, low), right - left, high - low, fill=False, edgecolor=LINE, linewidth=0.6)

@@ -1,0 +1,39 @@
+"""Any token as one short line of text that a person can see."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+_VISIBLE: Final = {"\n": "↵", "\r": "␍", "\t": "⇥", "\u2028": "↵", "\u2029": "↵", "\u200c": "\u200c", "\u200d": "\u200d"}
+
+
+def _seen(character: str) -> str:
+    if character in _VISIBLE:
+        return _VISIBLE[character]
+    category = unicodedata.category(character)
+    if category in ("Cc", "Cs", "Cn"):  # neither XML nor UTF-8 can carry these
+        return "\N{REPLACEMENT CHARACTER}"
+    return "" if category == "Cf" else character  # direction marks would reorder the neighbours
+
+
+def label(token: str, limit: int = 16) -> str:
+    """The token with blanks and control characters made visible, cut to `limit` columns with an ellipsis."""
+    if not token.strip(" "):
+        return "␣" * min(len(token), limit) or "∅"
+    return shorten("".join(map(_seen, token)), limit)
+
+
+def columns(text: str) -> int:
+    """How many columns the text takes where every letter is equally wide (Chinese signs and emoji take two)."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text itself, or its beginning and an ellipsis, never wider than `limit` columns."""
+    if columns(text) <= limit:
+        return text
+    while text and columns(text) > limit - 1:
+        text = text[:-1]
+    return text + "…"

@@ -1,0 +1,59 @@
+"""What a model looked at, ready to be drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import RegardError
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """One kind of attention over one example: `weights[layer, head, query, key]`, rows sum to 1 (0 where masked)."""
+
+    name: str
+    title: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    weights: NDArray[np.floating]
+
+    def __post_init__(self) -> None:
+        shape = self.weights.shape
+        if len(shape) != 4 or shape[2:] != (len(self.queries), len(self.keys)):
+            wanted = f"(layers, heads, {len(self.queries)}, {len(self.keys)})"
+            raise ValueError(f"attention map '{self.name}': weights are {shape}, the tokens ask for {wanted}")
+        if 0 in shape:
+            raise RegardError(f"attention map '{self.name}' is empty: there are no tokens, layers or heads to draw.")
+        if not np.isfinite(self.weights).all():
+            raise RegardError(
+                f"attention map '{self.name}' holds values that are not numbers (NaN or infinite): "
+                "the model has diverged, and there is nothing true to draw."
+            )
+
+    @property
+    def layers(self) -> int:
+        return int(self.weights.shape[0])
+
+    @property
+    def heads(self) -> int:
+        return int(self.weights.shape[1])
+
+    def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
+        """One (query, key) matrix. Layers and heads count from 1, as every picture labels them; None is the mean."""
+        chosen = np.asarray(self.weights, dtype=np.float64)
+        for what, number, many in (("layer", layer, self.layers), ("head", head, self.heads)):
+            if number is not None and not 1 <= number <= many:
+                raise RegardError(f"attention map '{self.name}' has no {what} {number}: choose from 1 to {many}.")
+        chosen = chosen.mean(axis=0) if layer is None else chosen[layer - 1]
+        chosen = chosen.mean(axis=0) if head is None else chosen[head - 1]
+        return chosen
+
+
+def cross_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
+    """The order of interest: attention across two texts before attention within one."""
+    if not maps:
+        raise RegardError("there is no attention map to draw.")
+    return tuple(sorted(maps, key=lambda item: item.name != "cross"))

@@ -1,0 +1,52 @@
+"""Every error a person can meet says what is wrong, where, and what to do.
+
+A `RegardError` reaches the terminal as one readable paragraph and exit code 2. Anything else is a defect of ours
+and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class RegardError(Exception):
+    """Something that the person who called us can put right."""
+
+
+class DataError(RegardError):
+    """A file, a line or a value of the person's data."""
+
+    def __init__(self, problem: str, path: str | Path | None = None, line: int | None = None, advice: str = "") -> None:
+        place = "" if path is None else f"{path}" + ("" if line is None else f", line {line}") + ": "
+        super().__init__(f"{place}{problem}" + (f" {advice}" if advice else ""))
+        self.path, self.line = path, line
+
+
+class SettingError(RegardError):
+    """A setting that does not exist or has no meaning."""
+
+
+class UnknownName(RegardError):
+    """A name that is not in a table; the nearest right ones are offered."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], advice: str = "") -> None:
+        super().__init__(f"unknown {kind} '{name}'. {suggest(name, known)}" + (f" {advice}" if advice else ""))
+
+
+class WeightsError(RegardError):
+    """Weights that do not fit the model: missing, unexpected, of another shape, or in a form we refuse to open."""
+
+
+class RunError(RegardError):
+    """A run folder that is missing, is none, or may not be overwritten."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """'Did you mean …?' with the nearest names, or the whole (short) list when nothing is near."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return "Did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+    return f"There is: {', '.join(names)}." if names else "There is none."

@@ -1,0 +1,125 @@
+"""The one attention: project -> attend -> out. Each of the three can be called on its own.
+
+Shape letters: B batch, Q queries, K keys, H heads, D width, d head width, C width of the context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.nn import kernels
+from regard.nn.memory import Memory
+from regard.nn.rules import Rule
+from regard.waists import Look, Seen
+
+
+@dataclass(frozen=True)
+class Dot:
+    """score = q · k · scale; the scale is 1/√d, and a temperature divides it further (a high one flattens)."""
+
+    scale: float | None = None
+    temperature: float = 1.0
+
+    def factor(self, head_width: int) -> float:
+        return (head_width**-0.5 if self.scale is None else self.scale) / self.temperature
+
+
+class Attention(nn.Module):
+    """`Attention(width, heads)` is Vaswani's self-attention; with `context`, the width of what is regarded, it is cross.
+
+    Self-attention has one matrix `qkv`, cross-attention `q` and `kv`; the name tables split and join them.
+    """
+
+    def __init__(
+        self, width: int, heads: int, context: int | None = None, bias: bool = True, dropout: float = 0.0,
+        score: Dot | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} cannot be divided among {heads} heads")
+        self.width, self.heads, self.dropout, self.score = width, heads, dropout, score or Dot()
+        if context is None:
+            self.qkv = nn.Linear(width, 3 * width, bias)
+        else:
+            self.q = nn.Linear(width, width, bias)
+            self.kv = nn.Linear(context, 2 * width, bias)
+        self.crossing = context is not None
+        self.out = nn.Linear(width, width, bias)
+        self.reset()
+
+    def reset(self) -> None:
+        """Xavier for each of q, k, v and out as a matrix of its own, however they are stored."""
+        joined = (self.q.weight, *self.kv.weight.chunk(2)) if self.crossing else self.qkv.weight.chunk(3)
+        for matrix in (*joined, self.out.weight):
+            nn.init.xavier_uniform_(matrix)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def split(self, x: Float[Tensor, "B L D"], parts: int) -> tuple[Tensor, ...]:
+        """(B, L, parts · D) -> `parts` tensors (B, H, L, d)."""
+        B, L, _ = x.shape
+        return x.view(B, L, parts, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def query(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q d"]:
+        return self.split(self.q(x), 1)[0]
+
+    def keys(self, context: Float[Tensor, "B K C"]) -> tuple[Float[Tensor, "B H K d"], Float[Tensor, "B H K d"]]:
+        k, v = self.split(self.kv(context), 2)
+        return k, v
+
+    def project(
+        self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None
+    ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H K d"], Float[Tensor, "B H K d"]]:
+        if context is not None:
+            return (self.query(x), *self.keys(context))
+        q, k, v = self.split(self.qkv(x), 3)
+        return q, k, v
+
+    def attend(
+        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], v: Float[Tensor, "B H K e"],
+        rule: Rule | None = None, at: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
+    ) -> Float[Tensor, "B H Q e"]:  # fmt: skip
+        scale = self.score.factor(q.shape[-1])
+        dropout = self.dropout if self.training else 0.0
+        kernel = kernels.choose(q, k, rule, at, dropout, seen is not None)
+        if kernel == "varlen":
+            return kernels.varlen(q, k, v, rule, scale)
+        if kernel == "sdpa":
+            return kernels.sdpa(q, k, v, rule, at, scale, dropout)
+        result, weights = kernels.plain(q, k, v, kernels.allowed(q, k, rule, at), scale, dropout)
+        if seen is not None:
+            seen(weights)
+        return result
+
+    def forward(
+        self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
+        memory: Memory | None = None, where: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
+    ) -> Float[Tensor, "B Q D"]:  # fmt: skip
+        """`where`: the positions of x in its row, when it does not start at 0 (with a memory)."""
+        if self.crossing:
+            if context is None and memory is None:
+                raise ValueError("cross-attention needs a context, or a memory that holds one")
+            q = self.query(x)
+            make = lambda: self.keys(context)  # noqa: E731
+            where = None  # positions of x mean nothing among the keys of the context
+        else:
+            q, *new = self.project(x)
+            make = lambda: (new[0], new[1])  # noqa: E731
+        k, v = make() if memory is None else memory.extend(make, where)
+        mixed = self.attend(q, k, v, rule, where, seen)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+@dataclass
+class Recorder:
+    """Handed to an attention that is watched: it keeps the weights under the attention's name."""
+
+    name: str
+    into: Seen
+
+    def __call__(self, weights: Float[Tensor, "B H Q K"], keys: Int[Tensor, "..."] | None = None) -> None:
+        self.into.looks.append(Look(self.name, weights.detach(), keys))

@@ -1,0 +1,135 @@
+"""Residual, Feed, Block, Stack: attention becomes a network here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.nn.attention import Attention
+from regard.nn.memory import LayerMemory
+from regard.nn.rules import Rule
+
+Norm = Literal["pre", "post"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "swish": F.silu,
+}
+
+
+class Residual(nn.Module):
+    """x + inner(x), and where the norm stands: `post` LN(x + inner(x)) as in 2017, `pre` x + inner(LN(x)), None nowhere."""
+
+    def __init__(self, inner: nn.Module, width: int, norm: Norm | None = "post", dropout: float = 0.0, eps: float = 1e-5):
+        super().__init__()
+        self.inner, self.placement = inner, norm
+        self.norm = nn.Identity() if norm is None else nn.LayerNorm(width, eps)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "B L D"], *args: Any, **kwargs: Any) -> Float[Tensor, "B L D"]:
+        if self.placement == "pre":
+            return x + self.dropout(self.inner(self.norm(x), *args, **kwargs))
+        return self.norm(x + self.dropout(self.inner(x, *args, **kwargs)))
+
+
+class Feed(nn.Module):
+    """Two matrices with a non-linearity between, at each position alone: equation 2."""
+
+    def __init__(self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
+        for layer in (self.up, self.down):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return self.down(self.dropout(self.activation(self.up(x))))
+
+
+class Block(nn.Module):
+    """attend, optionally cross, feed; each inside a Residual."""
+
+    def __init__(self, attend: Residual, feed: Residual, cross: Residual | None = None) -> None:
+        super().__init__()
+        self.attend = attend
+        if cross is not None:
+            self.cross = cross
+        self.feed = feed
+        self.crosses = cross is not None
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
+        context_rule: Rule | None = None, memory: LayerMemory | None = None, where: Int[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "B L D"]:  # fmt: skip
+        x = self.attend(x, rule=rule, memory=None if memory is None else memory.attend, where=where)
+        if self.crosses:
+            x = self.cross(x, context, rule=context_rule, memory=None if memory is None else memory.cross)
+        return self.feed(x)
+
+
+class Stack(nn.Module):
+    """Blocks one after another, with a last norm where the system has one."""
+
+    def __init__(self, blocks: Sequence[nn.Module], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm or nn.Identity()
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
+        context_rule: Rule | None = None, memory: Sequence[LayerMemory] | None = None,
+        where: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
+    ) -> tuple[Float[Tensor, "B L D"], tuple[Tensor, ...]]:  # fmt: skip
+        """The last states, and the states after the blocks numbered in `taps` (before the last norm)."""
+        tapped: list[Tensor] = []
+        for number, block in enumerate(self.blocks):
+            kept = None if memory is None else memory[number]
+            x = block(x, context, rule=rule, context_rule=context_rule, memory=kept, where=where)
+            if number in taps:
+                tapped.append(x)
+        return self.norm(x), tuple(tapped)
+
+
+def vaswani_block(
+    width: int, heads: int, hidden: int, *, cross: bool = False, norm: Norm = "post", activation: str = "relu",
+    dropout: float = 0.0, attention_dropout: float = 0.0, feed_dropout: float = 0.0, eps: float = 1e-5,
+) -> Block:  # fmt: skip
+    """The block of 2017 from its sizes; `cross` makes it a decoder's."""
+
+    def residual(inner: nn.Module) -> Residual:
+        return Residual(inner, width, norm, dropout, eps)
+
+    return Block(
+        attend=residual(Attention(width, heads, dropout=attention_dropout)),
+        cross=residual(Attention(width, heads, context=width, dropout=attention_dropout)) if cross else None,
+        feed=residual(Feed(width, hidden, activation, feed_dropout)),
+    )
+
+
+class Tokens(nn.Module):
+    """Token embeddings that are also the output matrix. The one accessor of tied weights is `read`."""
+
+    def __init__(self, vocabulary: int, width: int, scaled: bool = True, bias: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, width)
+        self.scale = width**0.5 if scaled else 1.0
+        if bias:
+            self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.biased = bias
+        nn.init.normal_(self.table.weight, std=width**-0.5)
+
+    def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
+        return self.table(ids) * self.scale
+
+    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+        """States -> logits, by the same matrix."""
+        return F.linear(x, self.table.weight, self.bias if self.biased else None)

@@ -1,0 +1,101 @@
+"""The ways to compute one attention. `plain` is the meaning; the others are faster and are held equal to it by tests.
+
+The kernel is chosen by the form of the rule, the device and the dtype, never by trying a function out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.nn.rules import Both, Causal, Rule, Same, Window, dense
+
+try:  # torch 2.11 has it; a build without it still runs everything else
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # pragma: no cover
+    varlen_attn = None  # type: ignore[assignment]
+
+Kernel = Literal["plain", "sdpa", "varlen"]
+
+SHORT_ROW = 256
+"""On CPUs with bf16 matrix units, rows up to this many keys are faster by plain matrix products than fused."""
+
+
+def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool) -> Kernel:
+    if watched:
+        return "plain"
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None:
+        if varlen_attn is not None and packed_form(rule) is not None:
+            return "varlen"
+    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= SHORT_ROW:
+        return "plain"
+    return "sdpa"
+
+
+def packed_form(rule: Rule | None) -> tuple[Same, tuple[int, int]] | None:
+    """`Same`, alone or joined with Causal and a Window, as (documents, (steps back, steps ahead)); -1 is unbounded."""
+    left = right = -1
+    same: Same | None = None
+    for part in _conjuncts(rule):
+        if isinstance(part, Same) and same is None and part.offsets is not None:
+            same = part
+        elif isinstance(part, Causal):
+            right = 0
+        elif isinstance(part, Window) and part.dilation == 1 and left == -1:
+            left, right = part.left, (part.right if right == -1 else min(part.right, right))
+        else:
+            return None
+    return None if same is None else (same, (left, right))
+
+
+def _conjuncts(rule: Rule | None) -> list[Rule]:
+    if rule is None:
+        return []
+    return _conjuncts(rule.left) + _conjuncts(rule.right) if isinstance(rule, Both) else [rule]
+
+
+def allowed(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None) -> Tensor | None:
+    """The rule at these queries and keys; queries stand at `at` (0, 1, 2, … when None)."""
+    if rule is None:
+        return None
+    places = torch.arange(q.shape[-2], device=q.device) if at is None else at
+    return dense(rule, q.shape[0], q.shape[1], places, torch.arange(k.shape[-2], device=q.device))
+
+
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout."""
+    scores = (q * scale) @ k.transpose(-2, -1)
+    if mask is not None:
+        # the lowest finite number, not -inf: an empty row would be 0/0, and its gradient NaN
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1, dtype=torch.float32 if scores.dtype in (torch.bfloat16, torch.float16) else None)
+    if mask is not None:
+        weights = weights.masked_fill(~mask, 0.0)
+    weights = weights.to(v.dtype)
+    return F.dropout(weights, dropout, training=dropout > 0.0) @ v, weights
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:
+    if isinstance(rule, Causal) and at is None and q.shape[-2] == k.shape[-2]:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
+    mask = allowed(q, k, rule, at)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+
+
+def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float) -> Tensor:
+    """Documents packed into one row, each attended on its own: padding is not computed. q, k, v: (1, H, T, d)."""
+    form = packed_form(rule)
+    if form is None or form[0].offsets is None:
+        raise ValueError("varlen needs a rule of packed documents")
+    (queries, keys), window = form[0].offsets, form[1]
+    out = varlen_attn(
+        *(x[0].transpose(0, 1).contiguous() for x in (q, k, v)),
+        queries.starts.int(), keys.starts.int(), queries.longest, keys.longest,
+        window_size=window, scale=scale,
+    )  # fmt: skip
+    return out.transpose(0, 1)[None]

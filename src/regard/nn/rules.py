@@ -1,0 +1,127 @@
+"""Who may look at whom. A rule called on index tensors *is* its meaning: True = query q of row b, head h may look at key k.
+
+`q` and `k` are absolute positions in the row. Rules join by `&` and `|`. This is the one place where masks are
+defined; every kernel is held equal to it, and a query that may look at nothing receives 0 from each of them.
+
+    Causal() & Real(lengths)          a decoder over padded rows
+    Window(256, 256) | Global(marks)  Longformer
+    Causal() & Same(documents)        documents packed into one row
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.waists import Offsets
+
+
+class Rule:
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def __and__(self, other: Rule) -> Rule:
+        return Both(self, other)
+
+    def __or__(self, other: Rule) -> Rule:
+        return Either(self, other)
+
+
+@dataclass(frozen=True, eq=False)
+class Both(Rule):
+    left: Rule
+    right: Rule
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return self.left(b, h, q, k) & self.right(b, h, q, k)
+
+
+@dataclass(frozen=True, eq=False)
+class Either(Rule):
+    left: Rule
+    right: Rule
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return self.left(b, h, q, k) | self.right(b, h, q, k)
+
+
+@dataclass(frozen=True, eq=False)
+class Causal(Rule):
+    """Nobody sees the future."""
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return k <= q
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Rule):
+    """At most `left` steps back and `right` steps ahead, each step `dilation` positions wide."""
+
+    left: int
+    right: int
+    dilation: int = 1
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        near = (k >= q - self.left * self.dilation) & (k <= q + self.right * self.dilation)
+        return near if self.dilation == 1 else near & ((q - k) % self.dilation == 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Real(Rule):
+    """Only keys that are not padding: the first `tokens[b]` of each row, or those marked True in `tokens` (B, K)."""
+
+    tokens: Tensor
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return k < self.tokens[b] if self.tokens.ndim == 1 else self.tokens[b, k]
+
+
+@dataclass(frozen=True, eq=False)
+class Same(Rule):
+    """Only within one's own document. `documents` (B, Q) numbers the queries', `others` (B, K) the keys' (None: the same).
+
+    `offsets` says the same by where documents begin, for kernels that read packed rows directly.
+    """
+
+    documents: Tensor
+    others: Tensor | None = None
+    offsets: tuple[Offsets, Offsets] | None = None
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        others = self.documents if self.others is None else self.others
+        return self.documents[b, q] == others[b, k]
+
+    @classmethod
+    def packed(cls, queries: Offsets, length: int, keys: Offsets | None = None, keys_length: int | None = None) -> Same:
+        """From where the documents of a packed row begin; documents i of queries and keys belong together."""
+        others = None if keys is None or keys_length is None else keys.documents(keys_length)
+        return cls(queries.documents(length), others, (queries, keys or queries))
+
+
+@dataclass(frozen=True, eq=False)
+class Global(Rule):
+    """Marked tokens see all and are seen by all: `tokens` (B, L) True marks."""
+
+    tokens: Tensor
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return self.tokens[b, q] | self.tokens[b, k]
+
+
+def join(*rules: Rule | None) -> Rule | None:
+    """All of those that are given; None when there is none."""
+    joined: Rule | None = None
+    for rule in rules:
+        if rule is not None:
+            joined = rule if joined is None else joined & rule
+    return joined
+
+
+def dense(rule: Rule, rows: int, heads: int, q: Tensor, k: Tensor) -> Tensor:
+    """The rule written out: (B or 1, H or 1, Q, K). `q` is (Q,) or (B, Q); axes the rule does not use stay 1."""
+    b = torch.arange(rows, device=q.device).view(-1, 1, 1, 1)
+    h = torch.arange(heads, device=q.device).view(1, -1, 1, 1)
+    allowed = rule(b, h, q.view(-1, 1, q.shape[-1], 1), k.view(1, 1, 1, -1))
+    return allowed.expand(*allowed.shape[:2], q.shape[-1], k.shape[-1])

@@ -1,0 +1,47 @@
+"""Watching attention costs nothing to those who don't: hooks are there only while somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.nn.attention import Attention, Recorder
+from regard.waists import Seen
+
+
+def attention_names(model: nn.Module) -> dict[str, Attention]:
+    """The attentions of a model by the name of their place: `decoder.blocks.0.cross`."""
+    return {
+        name.replace("_orig_mod.", "").removeprefix("body.").removesuffix(".inner"): module
+        for name, module in model.named_modules()
+        if isinstance(module, Attention)
+    }
+
+
+@contextmanager
+def watch(model: nn.Module, layers: list[str] | None = None) -> Iterator[Seen]:
+    """Collect the weights of the named attentions (None: all). The uncompiled module runs while this is open:
+    a hook that is added after `torch.compile` would be ignored without a word."""
+    seen = Seen()
+    places = attention_names(model)
+    unknown = set(layers or ()) - set(places)
+    if unknown:
+        raise ValueError(f"no attention is called {sorted(unknown)}; there is {sorted(places)}")
+    handles = []
+    try:
+        for name in places if layers is None else layers:
+            recorder = Recorder(name, seen)
+
+            def pass_on(_: nn.Module, args: Any, kwargs: Any, recorder: Recorder = recorder) -> tuple[Any, Any]:
+                return args, {**kwargs, "seen": recorder}
+
+            handles.append(places[name].register_forward_pre_hook(pass_on, with_kwargs=True))
+        with torch.compiler.set_stance("force_eager"):
+            yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

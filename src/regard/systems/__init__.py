@@ -1,0 +1,30 @@
+"""The systems, one file each, listed here and nowhere else."""
+
+from __future__ import annotations
+
+from regard.errors import UnknownName
+from regard.systems import transformer
+from regard.systems.preset import Preset, System
+
+SYSTEMS: dict[str, System] = {"transformer": transformer.SYSTEM}
+
+
+def find_preset(name: str) -> tuple[System, Preset]:
+    for system in SYSTEMS.values():
+        if name in system.presets:
+            return system, system.presets[name]
+    known = [preset for system in SYSTEMS.values() for preset in system.presets]
+    raise UnknownName("preset", name, known, "See 'regard list presets'.")
+
+
+def find_system(name: str) -> System:
+    if name not in SYSTEMS:
+        raise UnknownName("system", name, SYSTEMS)
+    return SYSTEMS[name]
+
+
+def find_published(model_type: str) -> System:
+    for system in SYSTEMS.values():
+        if system.published.model_type == model_type:
+            return system
+    raise UnknownName("published model type", model_type, [s.published.model_type for s in SYSTEMS.values()])

@@ -1,0 +1,37 @@
+"""What every system file offers, so that one table can list them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from regard.weights import Names, Published, Tensors
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A size of a system, with its exact parameter count and the paper's recipe as default settings."""
+
+    config: Any
+    parameters: int
+    recipe: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`{"train": {...}, "data": {...}, "decode": {...}}`"""
+
+
+@dataclass(frozen=True)
+class System:
+    name: str
+    about: str
+    config: type[Any]
+    presets: dict[str, Preset]
+    build: Callable[[Any], nn.Module]
+    names: Names
+    published: Published
+    tasks: tuple[str, ...]
+    adapt: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)
+    """what the published tensors themselves say about the config, before they are read"""
+    dress: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
+    """constants that the published layout wants to find in the file"""

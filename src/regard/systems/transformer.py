@@ -1,0 +1,291 @@
+"""Attention Is All You Need (Vaswani et al. 2017): the encoder–decoder.
+
+What is new against everything before: no recurrence and no convolution; each position looks at all others in one
+step; several heads look in several ways; positions are sines and cosines added to the embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import WeightsError
+from regard.nn.block import Norm, Stack, Tokens, vaswani_block
+from regard.nn.memory import DecoderState, Fixed, Growing, LayerMemory
+from regard.nn.position import Layout, Sinusoid
+from regard.nn.rules import Causal, Real, Rule, Same, join
+from regard.systems.preset import Preset, System
+from regard.waists import Batch, Offsets, States
+from regard.weights import Names, Published, Tensors, entry
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 512
+    """width of the states (d_model)"""
+    depth: int = 6
+    """blocks of the encoder"""
+    decoder_depth: int = 6
+    """blocks of the decoder"""
+    heads: int = 8
+    """attention heads"""
+    hidden: int = 2048
+    """inner width of the feed-forward layers"""
+    vocabulary: int = 37000
+    """tokens, shared by source and target"""
+    dropout: float = 0.1
+    """share dropped of each sub-layer's output and of the embeddings"""
+    attention_dropout: float = 0.0
+    """share dropped of the attention weights"""
+    feed_dropout: float = 0.0
+    """share dropped inside the feed-forward layers"""
+    norm: Norm = "post"
+    """where the layer norm stands: post (2017) or pre (later practice, with a norm after the last block)"""
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    """non-linearity of the feed-forward layers"""
+    positions: Layout = "halves"
+    """order of the sines and cosines: halves [sin | cos] as in checkpoints, or interleaved as in the paper"""
+    scaled: bool = True
+    """multiply embeddings by the square root of the width"""
+    output_bias: bool = False
+    """a bias on the output logits (some published checkpoints have one)"""
+    length: int = 512
+    """longest sequence that published tools should expect; the model itself has no limit"""
+    pad: int = 0
+    """id of the padding token"""
+    start: int = 1
+    """id of the token that a translation starts from"""
+    end: int = 2
+    """id of the token that ends a sentence"""
+
+
+PAPER = {
+    "train": {
+        "steps": 100_000, "tokens": 50_000, "rate": 512**-0.5 * 4000**-0.5, "warmup": 4000, "schedule": "inverse_sqrt",
+        "smoothing": 0.1, "betas": "0.9,0.98", "eps": 1e-9, "clip": 0.0, "decay": 0.0,
+    },
+    "data": {"vocabulary": 37_000},
+    "decode": {"beam": 4, "penalty": 0.6, "form": "paper"},
+}  # fmt: skip
+
+
+def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
+    return {**PAPER, "train": {**PAPER["train"], **train}}
+
+
+BASE = Config()
+PRESETS = {
+    "transformer-tiny": Preset(
+        replace(BASE, width=128, depth=4, decoder_depth=4, heads=4, hidden=256, vocabulary=10_000, dropout=0.3),
+        2_605_056,
+        {**_recipe(steps=20_000, tokens=8192, rate=3e-3, warmup=2000, clip=1.0), "data": {"vocabulary": 10_000}},
+    ),
+    "transformer-small": Preset(
+        replace(BASE, width=256, depth=3, decoder_depth=3, heads=4, hidden=1024, vocabulary=8000),
+        7_577_600,
+        {**_recipe(steps=20_000, tokens=16_384, rate=1e-3, warmup=2000, clip=1.0), "data": {"vocabulary": 8000}},
+    ),
+    "transformer-base": Preset(BASE, 63_082_496, PAPER),
+    "transformer-big": Preset(
+        replace(BASE, width=1024, heads=16, hidden=4096, dropout=0.3),
+        214_245_376,
+        _recipe(steps=300_000, rate=1024**-0.5 * 4000**-0.5),
+    ),
+}
+
+
+class Transformer(nn.Module):
+    def __init__(self, tokens: Tokens, position: Sinusoid, encoder: Stack, decoder: Stack, dropout: float) -> None:
+        super().__init__()
+        self.tokens, self.position, self.encoder, self.decoder = tokens, position, encoder, decoder
+        self.dropout = nn.Dropout(dropout)
+
+    def embed(self, ids: Int[Tensor, "B L"], where: Int[Tensor, "..."]) -> Float[Tensor, "B L D"]:
+        x = self.tokens(ids)
+        return self.dropout(x + self.position(where).to(x.dtype))
+
+    def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[Float[Tensor, "B S D"], tuple[Tensor, ...]]:
+        length = batch.x.shape[1]
+        where = _places(batch.x, batch.offsets) if batch.where is None else batch.where
+        rule: Rule | None = None if batch.offsets is None else Same.packed(batch.offsets, length)
+        rule = join(rule, None if batch.mask is None else Real(batch.mask))
+        return self.encoder(self.embed(batch.x, where), rule=rule, taps=taps)
+
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
+        """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
+        if batch.target is None:
+            raise ValueError("the decoder needs a target to read")
+        context, tapped = self.encode(batch, taps)
+        S, T = batch.x.shape[1], batch.target.shape[1]
+        real = None if batch.target_mask is None else Real(batch.target_mask)
+        rule, context_rule = join(Causal(), real), None if batch.mask is None else Real(batch.mask)
+        if batch.offsets is not None and batch.target_offsets is not None:
+            rule = join(Causal(), Same.packed(batch.target_offsets, T), real)
+            context_rule = join(Same.packed(batch.target_offsets, T, batch.offsets, S), context_rule)
+        x = self.embed(batch.target, _places(batch.target, batch.target_offsets))
+        sequence, _ = self.decoder(x, context, rule=rule, context_rule=context_rule)
+        return States(sequence, taps=tapped, context=context)
+
+    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+        return self.tokens.read(x)
+
+    def start(self, batch: Batch, room: int | None = None) -> DecoderState:
+        """Read the source, and all but the last token of the prompt `batch.target`.
+
+        With `room`, memory is made for that many positions at once and keeps its shape."""
+        if batch.target is None:
+            raise ValueError("generation needs a prompt to start from")
+        context, _ = self.encode(batch)
+        layers = [LayerMemory(Growing() if room is None else Fixed(room)) for _ in self.decoder.blocks]
+        at = torch.zeros(len(context), dtype=torch.long, device=context.device)
+        state = DecoderState(layers, at, context, batch.mask)
+        if batch.target.shape[1] > 1:
+            self.advance(batch.target[:, :-1], state)
+        return state
+
+    def step(self, tokens: Int[Tensor, "B"], state: DecoderState) -> Float[Tensor, "B V"]:
+        """The logits that follow one more token."""
+        return self.read(self.advance(tokens[:, None], state)[:, -1])
+
+    def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
+        where = state.at[:, None] + torch.arange(ids.shape[1], device=ids.device)
+        growing = isinstance(state.layers[0].attend, Growing)
+        # one more token of a growing memory may look at all of it: no mask, the faster kernel
+        rule = None if growing and ids.shape[1] == 1 else Causal()
+        context_rule = None if state.context_mask is None else Real(state.context_mask)
+        x, _ = self.decoder(
+            self.embed(ids, where), state.context, rule=rule, context_rule=context_rule, memory=state.layers, where=where
+        )
+        state.at = state.at + ids.shape[1]
+        return x
+
+
+def _places(ids: Tensor, offsets: Offsets | None) -> Tensor:
+    length = ids.shape[1]
+    return torch.arange(length, device=ids.device) if offsets is None else offsets.positions(length)
+
+
+def build(config: Config) -> Transformer:
+    """The whole machine."""
+
+    def stack(depth: int, cross: bool) -> Stack:
+        blocks = [
+            vaswani_block(
+                config.width, config.heads, config.hidden, cross=cross, norm=config.norm, activation=config.activation,
+                dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.feed_dropout,
+            )
+            for _ in range(depth)
+        ]  # fmt: skip
+        return Stack(blocks, nn.LayerNorm(config.width) if config.norm == "pre" else None)
+
+    return Transformer(
+        tokens=Tokens(config.vocabulary, config.width, config.scaled, config.output_bias),
+        position=Sinusoid(config.width, config.positions),
+        encoder=stack(config.depth, cross=False),
+        decoder=stack(config.decoder_depth, cross=True),
+        dropout=config.dropout,
+    )
+
+
+def _attention(ours: str, theirs: str, parts: str) -> tuple[Any, ...]:
+    joined = {"qkv": [("qkv", "qkv")], "cross": [("q", "q"), ("kv", "kv")]}[parts]
+    names = [
+        entry(f"{ours}.inner.{name}.{{part}}", *(f"{theirs}.{letter}_proj.{{part}}" for letter in letters))
+        for name, letters in joined
+    ]
+    return (*names, entry(f"{ours}.inner.out.{{part}}", f"{theirs}.out_proj.{{part}}"))
+
+
+def _block(side: str, decoder: bool) -> tuple[Any, ...]:
+    ours, theirs = f"{side}.blocks.{{n}}", f"model.{side}.layers.{{n}}"
+    cross = (
+        *_attention(f"{ours}.cross", f"{theirs}.encoder_attn", "cross"),
+        entry(f"{ours}.cross.norm.{{part}}", f"{theirs}.encoder_attn_layer_norm.{{part}}"),
+    )
+    return (
+        *_attention(f"{ours}.attend", f"{theirs}.self_attn", "qkv"),
+        entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.self_attn_layer_norm.{{part}}"),
+        *(cross if decoder else ()),
+        entry(f"{ours}.feed.inner.up.{{part}}", f"{theirs}.fc1.{{part}}"),
+        entry(f"{ours}.feed.inner.down.{{part}}", f"{theirs}.fc2.{{part}}"),
+        entry(f"{ours}.feed.norm.{{part}}", f"{theirs}.final_layer_norm.{{part}}"),
+    )
+
+
+NAMES = Names(
+    entries=(
+        entry("tokens.table.weight", "model.shared.weight"),
+        entry("tokens.bias", "final_logits_bias"),
+        *_block("encoder", decoder=False),
+        *_block("decoder", decoder=True),
+    ),
+    copies=("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+    drop=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+)
+
+PUBLISHED = Published(
+    model_type="marian",
+    architecture="MarianMTModel",
+    keys={
+        "width": ("d_model",),
+        "depth": ("encoder_layers",),
+        "decoder_depth": ("decoder_layers",),
+        "heads": ("encoder_attention_heads", "decoder_attention_heads"),
+        "hidden": ("encoder_ffn_dim", "decoder_ffn_dim"),
+        "vocabulary": ("vocab_size", "decoder_vocab_size"),
+        "dropout": ("dropout",),
+        "attention_dropout": ("attention_dropout",),
+        "feed_dropout": ("activation_dropout",),
+        "activation": ("activation_function",),
+        "scaled": ("scale_embedding",),
+        "length": ("max_position_embeddings",),
+        "pad": ("pad_token_id",),
+        "start": ("decoder_start_token_id",),
+        "end": ("eos_token_id",),
+    },
+    defaults={
+        "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096, "vocab_size": 58101,
+        "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0, "activation_function": "gelu",
+        "scale_embedding": False, "max_position_embeddings": 1024, "pad_token_id": 58100,
+        "decoder_start_token_id": 58100, "eos_token_id": 0,
+    },
+    fixed={
+        "is_encoder_decoder": True, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
+        "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "normalize_before": False, "normalize_embedding": False,
+        "add_final_layer_norm": False, "static_position_embeddings": True, "extra_pos_embeddings": 0,
+        "add_bias_logits": False, "is_decoder": False,
+    },
+    harmless=("classif_dropout", "classifier_dropout", "num_hidden_layers", "decoder_*_token_id"),
+    values={"activation": {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}},
+)  # fmt: skip
+
+
+def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """The published file always has a logits bias; when it is all zero there is none."""
+    tensors = dict(tensors)
+    bias = tensors.pop("final_logits_bias", None)
+    if bias is None or not bias.any():
+        return config, tensors
+    return replace(config, output_bias=True), {**tensors, "final_logits_bias": bias.flatten()}
+
+
+def dress(config: Config, tensors: Tensors) -> Tensors:
+    if config.norm == "pre" or config.positions != "halves":
+        raise WeightsError(
+            "the published layout knows post-norm and [sin | cos] positions only; this model has "
+            f"norm={config.norm} and positions={config.positions}."
+        )
+    bias = tensors.get("final_logits_bias", torch.zeros(config.vocabulary))
+    return {**tensors, "final_logits_bias": bias[None]}
+
+
+SYSTEM = System(
+    name="transformer", about="encoder–decoder of 2017: sequence to sequence", config=Config, presets=PRESETS, build=build,
+    names=NAMES, published=PUBLISHED, tasks=("translate",), adapt=adapt, dress=dress,
+)  # fmt: skip

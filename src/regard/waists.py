@@ -1,0 +1,118 @@
+"""The four small things that everything passes through.
+
+    Batch   inputs -> body      States   body -> head      Answer   task -> a person      Seen   what was watched
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Where the documents of a packed row begin and end: document i is `[starts[i], starts[i + 1])`.
+
+    `longest` is a Python number at least as large as the longest document, rounded, so that compiled code sees few.
+    """
+
+    starts: Tensor
+    longest: int
+
+    def documents(self, length: int) -> Tensor:
+        """(1, length): the number of the document that each position belongs to."""
+        at = torch.arange(length, device=self.starts.device)
+        return (torch.searchsorted(self.starts, at, right=True) - 1)[None]
+
+    def positions(self, length: int) -> Tensor:
+        """(1, length): each position counted from the start of its own document."""
+        at = torch.arange(length, device=self.starts.device)[None]
+        return at - self.starts[self.documents(length)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a body is given. B rows, L positions; a packed batch has one row of many documents and `offsets`."""
+
+    x: Tensor
+    """ids (B, L), pixels (B, 3, H, W) or points"""
+    mask: Tensor | None = None
+    """which positions of x are real: lengths (B,) or True marks (B, L); None: all"""
+    target: Tensor | None = None
+    """ids (B, T) that a decoder reads"""
+    target_mask: Tensor | None = None
+    labels: Tensor | None = None
+    """what the head should say; `IGNORE` where nothing is asked"""
+    types: Tensor | None = None
+    where: Tensor | None = None
+    """positions of x when they are not 0, 1, 2, …"""
+    offsets: Offsets | None = None
+    target_offsets: Offsets | None = None
+
+    def to(self, device: torch.device | str) -> Batch:
+        moved: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                moved[item.name] = value.to(device, non_blocking=True)
+            elif isinstance(value, Offsets):
+                moved[item.name] = Offsets(value.starts.to(device, non_blocking=True), value.longest)
+        return replace(self, **moved)
+
+
+IGNORE = -100
+"""The label of a position where nothing is asked."""
+
+
+@dataclass(frozen=True)
+class States:
+    """What a body returns, whatever it read."""
+
+    sequence: Tensor
+    """(B, L, D) the last states"""
+    summary: Tensor | None = None
+    """(B, D) one vector for the whole input, where the system has one"""
+    taps: tuple[Tensor, ...] = ()
+    """states after the layers that were asked for"""
+    context: Tensor | None = None
+    """(B, S, D) what a decoder regarded"""
+    ponder: Tensor | None = None
+    side: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a task says to a person; `value` is plain Python, so that JSON, page and terminal show the same."""
+
+    value: Any
+    scores: tuple[float, ...] = ()
+    tokens: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one attention did once: weights (B, H, Q, K), and which key each column is (None: column k is key k)."""
+
+    name: str
+    weights: Tensor
+    keys: Tensor | None = None
+
+
+@dataclass
+class Seen:
+    """What a watcher collected, in the order in which it happened."""
+
+    looks: list[Look] = field(default_factory=list)
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(look.name for look in self.looks))
+
+    def weights(self, name: str) -> Tensor:
+        """The weights of one attention; steps of a decoding are joined along the queries, narrow ones padded by 0."""
+        parts = [look.weights for look in self.looks if look.name == name]
+        widest = max(part.shape[-1] for part in parts)
+        return torch.cat([torch.nn.functional.pad(part, (0, widest - part.shape[-1])) for part in parts], dim=-2)

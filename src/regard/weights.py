@@ -1,0 +1,209 @@
+"""Weights in and out. A two-way table says how our names and a published layout's belong together.
+
+Reading and writing are the same table walked in either direction; a tensor that the table does not know, or that is
+missing, is an error by name. Only safetensors are opened: a pickle can run code, so none is ever loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from regard.errors import WeightsError
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Our tensor `ours` is theirs; several of theirs are stacked on rows. `{n}` is any number, `{part}` weight or bias.
+
+    `turned` entries are stored (in, out) in the published layout and (out, in) here.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    turned: bool = False
+
+
+def entry(ours: str, *theirs: str, turned: bool = False) -> Entry:
+    return Entry(ours, theirs, turned)
+
+
+@dataclass(frozen=True)
+class Names:
+    entries: tuple[Entry, ...]
+    copies: tuple[str, ...] = ()
+    """tied tensors that some files repeat: read past"""
+    drop: tuple[str, ...] = ()
+    """constants that the published model stores and we compute"""
+    heads: tuple[str, ...] = ()
+    """tensors of heads for other tasks"""
+
+    def read(self, theirs: Mapping[str, Tensor], wanted: Iterable[str]) -> tuple[Tensors, list[str]]:
+        """Tensors by our names, and which tensors of foreign heads were left out."""
+        found: Tensors = {}
+        used: set[str] = set()
+        missing: list[str] = []
+        for name in wanted:
+            sources = self.theirs_of(name)
+            absent = [s for s in sources if s not in theirs]
+            if not sources or absent:
+                missing.append(f"{name} ({', '.join(absent) or 'not in the name table'})")
+                continue
+            parts = [theirs[s].T if self._entry(name)[0].turned else theirs[s] for s in sources]
+            found[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
+            used.update(sources)
+        left = [name for name in theirs if name not in used]
+        foreign = [name for name in left if _any(self.heads, name)]
+        strange = [name for name in left if not _any((*self.heads, *self.copies, *self.drop), name)]
+        if missing or strange:
+            raise WeightsError(_misfit(missing, strange))
+        return found, foreign
+
+    def write(self, ours: Mapping[str, Tensor]) -> Tensors:
+        written: Tensors = {}
+        for name, tensor in ours.items():
+            targets = self.theirs_of(name)
+            if not targets:
+                raise WeightsError(f"the published layout has no place for '{name}'.")
+            turned = self._entry(name)[0].turned
+            for target, part in zip(targets, tensor.chunk(len(targets)), strict=True):
+                written[target] = (part.T if turned else part).contiguous()
+        return written
+
+    def theirs_of(self, name: str) -> list[str]:
+        try:
+            item, values = self._entry(name)
+        except KeyError:
+            return []
+        return [pattern.format(**values) for pattern in item.theirs]
+
+    def _entry(self, name: str) -> tuple[Entry, dict[str, str]]:
+        for item in self.entries:
+            match = _pattern(item.ours).fullmatch(name)
+            if match:
+                return item, match.groupdict()
+        raise KeyError(name)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    escaped = re.escape(text).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{part\}", r"(?P<part>weight|bias)")
+    return re.compile(escaped)
+
+
+def _any(patterns: Sequence[str], name: str) -> bool:
+    return any(re.fullmatch(re.escape(p).replace(r"\{n\}", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
+
+
+def _misfit(missing: list[str], strange: list[str]) -> str:
+    def some(names: list[str]) -> str:
+        return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+    parts = [f"missing: {some(missing)}"] * bool(missing) + [f"not expected: {some(strange)}"] * bool(strange)
+    return f"the weights do not fit the model; {'; '.join(parts)}."
+
+
+@dataclass(frozen=True)
+class Published:
+    """How a published `config.json` and our Config say the same thing."""
+
+    model_type: str
+    architecture: str
+    keys: dict[str, tuple[str, ...]]
+    """our field -> the published keys that hold it (all must agree)"""
+    defaults: dict[str, Any]
+    """what a key that is absent means"""
+    fixed: dict[str, Any] = field(default_factory=dict)
+    """keys that would change the computation: only these values are what we compute"""
+    harmless: tuple[str, ...] = ()
+    values: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    """our field -> published value -> our value, where they are spelt differently"""
+
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        known = {key for keys in self.keys.values() for key in keys} | set(self.fixed) | {"model_type"}
+        strange = [key for key in config if key not in known and not _any((*self.harmless, *BOOKKEEPING), key)]
+        if strange:
+            raise WeightsError(
+                f"config.json has keys that regard does not know for '{self.model_type}': {', '.join(sorted(strange))}. "
+                "They might change what the model computes, so it is not loaded."
+            )
+        for key, value in self.fixed.items():
+            if config.get(key, self.defaults.get(key, value)) != value:
+                raise WeightsError(f"config.json: {key}={config[key]!r} is not supported; only {value!r} is.")
+        fields: dict[str, Any] = {}
+        for ours, theirs in self.keys.items():
+            found = [config.get(key, self.defaults.get(key)) for key in theirs]
+            if any(value != found[0] for value in found):
+                raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal here, not {found}.")
+            fields[ours] = self._ours(ours, found[0])
+        return fields
+
+    def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        config: dict[str, Any] = {"model_type": self.model_type, "architectures": [self.architecture], **self.fixed}
+        for ours, theirs in self.keys.items():
+            back = {mine: published for published, mine in self.values.get(ours, {}).items()}
+            for key in theirs:
+                config[key] = back.get(fields[ours], fields[ours])
+        return config
+
+    def _ours(self, name: str, value: Any) -> Any:
+        table = self.values.get(name)
+        if table is None:
+            return value
+        if value not in table:
+            raise WeightsError(f"config.json: {self.keys[name][0]}={value!r} is not supported; {sorted(table)} are.")
+        return table[value]
+
+
+BOOKKEEPING = (
+    "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "use_cache", "gradient_checkpointing",
+    "id2label", "label2id", "output_attentions", "output_hidden_states", "return_dict", "torchscript", "init_std",
+    "bos_token_id", "forced_*_token_id", "bad_words_ids", "num_beams", "max_length", "min_length", "length_penalty",
+    "early_stopping", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "task_specific_params",
+    "problem_type", "prefix", "finetuning_task", "chunk_size_feed_forward", "attn_implementation", "tokenizer_class",
+)  # fmt: skip
+"""Keys of published configurations that say nothing about what the body computes."""
+
+
+def read_folder(folder: Path) -> Tensors:
+    """All tensors of a checkpoint folder: one file, or shards with an index."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").exists():
+        return read_file(folder / "model.safetensors")
+    if index.exists():
+        tensors: Tensors = {}
+        for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
+            if Path(name).name != name:
+                raise WeightsError(f"{index}: the shard '{name}' lies outside of the folder.")
+            tensors |= read_file(folder / name)
+        return tensors
+    pickles = [p.name for p in folder.glob("*.bin")] + [p.name for p in folder.glob("*.pt")]
+    if pickles:
+        raise WeightsError(
+            f"{folder}: holds only {pickles[0]}, a pickle, which can run code when it is opened. "
+            "regard reads safetensors: save the model again as safetensors in a place where you trust it."
+        )
+    raise WeightsError(f"{folder}: there is no model.safetensors.")
+
+
+def read_file(path: Path) -> Tensors:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path}: cannot be read as safetensors ({error}).") from error
+
+
+def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
