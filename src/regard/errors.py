@@ -50,3 +50,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
     if near:
         return "Did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
     return f"There is: {', '.join(names)}." if names else "There is none."
+
+
+class Interrupted(RegardError):
+    """A run that was asked to stop, has saved, and says how to go on."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.code = 128 + signal_number

@@ -126,6 +126,8 @@ class Published:
     fixed: dict[str, Any] = field(default_factory=dict)
     """keys that would change the computation: only these values are what we compute"""
     harmless: tuple[str, ...] = ()
+    written: dict[str, Any] = field(default_factory=dict)
+    """harmless keys whose default over there would surprise: written so"""
     values: dict[str, dict[Any, Any]] = field(default_factory=dict)
     """our field -> published value -> our value, where they are spelt differently"""
 
@@ -150,6 +152,7 @@ class Published:
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         config: dict[str, Any] = {"model_type": self.model_type, "architectures": [self.architecture], **self.fixed}
+        config |= self.written
         for ours, theirs in self.keys.items():
             back = {mine: published for published, mine in self.values.get(ours, {}).items()}
             for key in theirs:

@@ -45,29 +45,37 @@ def lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def existing(path: str | Path) -> Path:
     """The path of a file that is there, or an error with the nearest name that is."""
     path = Path(os.path.expanduser(path))
-    if path.is_dir():
+    # os.path, because Path.exists raises on names too long and on folders that may not be entered.
+    if os.path.isdir(path):
         raise DataError("is a folder, and a file is wanted.", path, advice=_inside(path))
-    if path.exists():
+    if os.path.exists(path):
         return path
-    if path.is_symlink():
+    if os.path.islink(path):
         raise DataError(f"is a link to '{os.readlink(path)}', which does not exist.", path)
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise DataError(f"there is no such file, nor the folder '{path.parent}'.", path)
     raise DataError("there is no such file.", path, advice=_nearest(path))
 
 
 def _inside(folder: Path) -> str:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    names = [name for name in _names(folder) if os.path.isfile(folder / name)]
     if not names:
         return "It holds no file."
     return f"It holds: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
 
 
 def _nearest(path: Path) -> str:
-    names = [entry.name for entry in path.parent.iterdir()]
+    names = _names(path.parent)
     advice = suggest(path.name, names)
     # Without a near name `suggest` lists every one, which says little in a folder of thousands.
     return advice if len(names) <= 20 or advice.startswith("Did") else f"Nothing in '{path.parent}' is named like it."
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except PermissionError as error:
+        raise DataError("is a folder that may not be read.", folder) from error
 
 
 def _decoded(path: Path, stream: Iterable[bytes], zipped: bool) -> Iterator[tuple[int, str]]:
@@ -84,11 +92,10 @@ def _decoded(path: Path, stream: Iterable[bytes], zipped: bool) -> Iterator[tupl
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            place = f"{offset + error.start}{' of the unzipped text' if zipped else ''}"
+            place = f"byte offset {offset + error.start}{' of the unzipped text' if zipped else ''}"
+            problem = f"is not UTF-8: byte 0x{raw[error.start]:02x} at {place}."
             advice = f"Convert it from the encoding that it has, as in: {_iconv(path, zipped, 'WINDOWS-1252')}"
-            raise DataError(
-                f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {place}.", path, number, advice
-            ) from error
+            raise DataError(problem, path, number, advice) from error
         offset += len(raw)
         yield number, text.removesuffix("\r\n").removesuffix("\n")
 

@@ -8,7 +8,7 @@ held-out ones each contain a combination of words, listed in `UNSEEN`, that no t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from random import Random
@@ -21,6 +21,8 @@ Determiner = Literal["the", "a", "no"]
 Case = Literal["nominative", "accusative"]
 Item = TypeVar("Item")
 
+LONGEST = 16  # words of an English sentence in the corpus
+
 
 class Pair(NamedTuple):
     source: str
@@ -30,7 +32,7 @@ class Pair(NamedTuple):
 class Combination(NamedTuple):
     """Two words that stand in a relation: subject and verb, verb and object, or adjective and noun."""
 
-    relation: Literal["subject", "object", "adjective"]
+    relation: lex.Relation
     first: str
     second: str
 
@@ -202,43 +204,18 @@ def _makes_sense(clause: Clause) -> bool:
         return False
     if verb.stative and clause.tense not in (lex.PRESENT, lex.PAST):
         return False
-    return adverb is None or (not verb.stative and adverb in _adverbs(clause.tense.name, clause.negative))
+    return adverb is None or (not verb.stative and adverb in lex.adverbs(clause.tense.name, clause.negative))
 
 
-def _may_join(link: Link, main: Clause, side: Clause) -> bool:
-    """Whether the tenses agree and no adverb could belong to either clause."""
+def _may_join(link: Link, main: Clause, side: Clause, side_leads: bool) -> bool:
+    """Whether the verbs, tenses and adverbs of the two clauses suit the link."""
+    if side_leads and (main.adverb or not link.may_lead):
+        return False  # German would put this adverb before or after the subject, as the subject is known or not
     if side.fronted or side.verb.reports or main.verb.reports != (link is lex.THAT):
         return False
-    return main.tense in _main_tenses(link) and side.tense in _side_tenses(link, main.tense.past)
-
-
-def _main_tenses(link: Link) -> tuple[Tense, ...]:
-    if link is lex.WHEN:
-        return _PAST
-    return _IF_MAIN if link is lex.IF else _TENSES
-
-
-def _side_tenses(link: Link, after_past: bool) -> tuple[Tense, ...]:
-    if link is lex.WHEN:
-        return (lex.PAST,)
-    if link is lex.IF:
-        return (lex.PRESENT,)
-    return _PAST if after_past else _TENSES
-
-
-@cache
-def _adverbs(tense: str, negative: bool) -> tuple[Adverb, ...]:
-    return tuple(a for a in lex.ADVERBS if tense in a.tenses and (a.negatable or not negative))
-
-
-@cache
-def _adjectives(kind: lex.Kind) -> tuple[Adjective, ...]:
-    return tuple(a for a in lex.ADJECTIVES if kind in a.kinds)
-
-
-@cache
-def _nouns(kinds: lex.Kinds) -> tuple[Noun, ...]:
-    return tuple(noun for noun in lex.NOUNS if noun.kind in kinds)
+    if link is lex.WHEN and any(clause.adverb and clause.adverb.repeats for clause in (main, side)):
+        return False
+    return main.tense in lex.main_tenses(link) and side.tense in lex.side_tenses(link, main.tense.past)
 
 
 # Translating: find the one sentence that is said in these words
@@ -258,13 +235,13 @@ def analyses(source: str) -> Iterator[Sentence]:
     if len(links) != 1:
         return
     place, link = links[0]
-    if leads := place == 0 and link.may_lead and "," in words:
+    if leads := place == 0 and "," in words:
         comma = words.index(",")
         main_words, side_words = words[comma + 1 :], words[1:comma]
     else:
         main_words, side_words = words[:place], words[place + 1 :]
     for main, side in product(_clauses(main_words), _clauses(side_words)):
-        if _may_join(link, main, side) and not (leads and main.fronted):
+        if _may_join(link, main, side, leads):
             yield Sentence(main, link, side, leads)
 
 
@@ -301,7 +278,7 @@ def _phrases() -> dict[str, Phrase | Pronoun]:
         ("the", False), ("the", True), ("a", False), ("a", True), ("no", False),
     )  # fmt: skip
     for noun, (determiner, plural) in product(lex.NOUNS, determiners):
-        for adjective in (None, *_adjectives(noun.kind)):
+        for adjective in (None, *lex.adjectives(noun.kind)):
             phrase = Phrase(determiner, noun, plural, adjective)
             phrases[_english_phrase(phrase)] = phrase
     return phrases
@@ -314,3 +291,85 @@ def _predicates() -> dict[tuple[str, bool], list[tuple[Verb, Tense, bool]]]:
         words = _english_predicate(verb, tense, plural, negated)
         predicates.setdefault((words, plural), []).append((verb, tense, negated))
     return predicates
+
+
+# Drawing a corpus
+
+
+def _pick(rng: Random, items: Sequence[Item]) -> Item:
+    # `random` alone is promised to give the same numbers in every version of Python; `choice` is not.
+    return items[int(rng.random() * len(items))]
+
+
+def _draw_phrase(rng: Random, nouns: Sequence[Noun], plurals: float, adjectives: float, noes: float) -> Phrase:
+    """A phrase of one of the nouns, with the rates at which it is plural, has an adjective, or says `no`."""
+    noun = _pick(rng, nouns)
+    plural = rng.random() < plurals
+    determiner: Determiner = "the" if rng.random() < 0.5 else "a"
+    if not plural and rng.random() < noes:
+        determiner = "no"
+    adjective = _pick(rng, lex.adjectives(noun.kind)) if rng.random() < adjectives else None
+    return Phrase(determiner, noun, plural, adjective)
+
+
+def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], may_front: bool) -> Clause:
+    while True:
+        verb, negated = _pick(rng, verbs), rng.random() < 0.2
+        subject: Phrase | Pronoun = _pick(rng, lex.PRONOUNS)
+        if rng.random() < 0.8:
+            subject = _draw_phrase(rng, lex.nouns(verb.subjects), 0.35, 0.45, 0.0 if negated else 0.08)
+        target = _draw_phrase(rng, lex.nouns(verb.objects), 0.25, 0.6, 0.0) if verb.objects else None
+        clause = Clause(subject, verb, _pick(rng, tenses), negated, target)
+        if rng.random() < 0.4:
+            adverb = _pick(rng, lex.ADVERBS)
+            clause = replace(clause, adverb=adverb, fronted=may_front and rng.random() < 0.5)
+        if _makes_sense(clause):
+            return clause
+
+
+def _draw(rng: Random) -> Sentence:
+    if rng.random() < 0.6:
+        return Sentence(_draw_clause(rng, lex.PLAIN_VERBS, lex.OFTEN, may_front=True))
+    link = _pick(rng, (lex.THAT, *lex.LINKS))
+    leads = link.may_lead and rng.random() < 0.35
+    verbs = lex.REPORTING_VERBS if link is lex.THAT else lex.PLAIN_VERBS
+    while True:
+        main = _draw_clause(rng, verbs, lex.main_tenses(link), may_front=True)
+        side = _draw_clause(rng, lex.PLAIN_VERBS, lex.side_tenses(link, main.tense.past), may_front=False)
+        if _may_join(link, main, side, leads):
+            return Sentence(main, link, side, leads)
+
+
+def combinations(sentence: Sentence) -> Iterator[Combination]:
+    for clause in (sentence.main, sentence.side):
+        if clause is None:
+            continue
+        verb, phrases = clause.verb.base, (clause.subject, clause.object)
+        if isinstance(clause.subject, Phrase):
+            yield Combination("subject", clause.subject.noun.english, verb)
+        if clause.object is not None:
+            yield Combination("object", verb, clause.object.noun.english)
+        for phrase in phrases:
+            if isinstance(phrase, Phrase) and phrase.adjective:
+                yield Combination("adjective", phrase.adjective.english, phrase.noun.english)
+
+
+UNSEEN = frozenset(Combination(*combination) for combination in lex.UNSEEN)
+
+
+def corpus(count: int = 120_000, seed: int = 2017) -> Corpus:
+    """Distinct pairs, the same on every machine; training pairs hold no combination that is in `UNSEEN`."""
+    rng = Random(seed)
+    valid, test = min(1_000, count // 20), min(2_000, count // 10)
+    train: list[Pair] = []
+    held: list[Pair] = []
+    said: set[str] = set()
+    while len(train) + len(held) < count:
+        sentence = _draw(rng)
+        unseen = not UNSEEN.isdisjoint(combinations(sentence))
+        pool, size = (held, valid + test) if unseen else (train, count - valid - test)
+        source = english(sentence)
+        if len(pool) < size and source not in said and source.count(" ") < LONGEST:
+            said.add(source)
+            pool.append(Pair(source, german(sentence)))
+    return Corpus(train, held[:valid], held[valid:])

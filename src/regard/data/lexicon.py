@@ -7,16 +7,18 @@ no `must` (its negation would need another German verb), and animals never eat (
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 Gender = Literal["m", "f", "n"]
-Kind = Literal["person", "animal", "thing", "vehicle", "food"]
+Kind = Literal["adult", "child", "animal", "thing", "large", "food"]
 Kinds = frozenset[Kind]
+Relation = Literal["subject", "object", "adjective"]
 
-PERSONS: Kinds = frozenset({"person"})
-LIVING: Kinds = frozenset({"person", "animal"})
+PERSONS: Kinds = frozenset({"adult", "child"})
+LIVING: Kinds = PERSONS | {"animal"}
 PORTABLE: Kinds = frozenset({"thing", "food"})
-GOODS: Kinds = PORTABLE | {"vehicle"}
+GOODS: Kinds = PORTABLE | {"large"}
 ANYTHING: Kinds = GOODS | LIVING
 
 
@@ -89,6 +91,7 @@ class Adverb:
     german: str
     tenses: frozenset[str]
     negatable: bool = True  # `not every day` would move the German negation
+    repeats: bool = False  # `when` would no longer be *als*
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +120,22 @@ def _verb(
     return Verb(base, third, past, participle, *german_forms, subjects, objects, particle, moves, stative, reports)
 
 
+def _two_words(entry: str) -> tuple[str, str]:
+    first, second = entry.split()
+    return first, second
+
+
 NOUNS: tuple[Noun, ...] = (
-    Noun("man", "men", "Mann", "Männer", "m", "person"),
-    Noun("woman", "women", "Frau", "Frauen", "f", "person"),
-    Noun("child", "children", "Kind", "Kinder", "n", "person"),
-    Noun("girl", "girls", "Mädchen", "Mädchen", "n", "person"),
-    Noun("teacher", "teachers", "Lehrer", "Lehrer", "m", "person"),
-    Noun("doctor", "doctors", "Arzt", "Ärzte", "m", "person"),
-    Noun("king", "kings", "König", "Könige", "m", "person"),
-    Noun("queen", "queens", "Königin", "Königinnen", "f", "person"),
-    Noun("aunt", "aunts", "Tante", "Tanten", "f", "person"),
-    Noun("uncle", "uncles", "Onkel", "Onkel", "m", "person"),
+    Noun("man", "men", "Mann", "Männer", "m", "adult"),
+    Noun("woman", "women", "Frau", "Frauen", "f", "adult"),
+    Noun("child", "children", "Kind", "Kinder", "n", "child"),
+    Noun("girl", "girls", "Mädchen", "Mädchen", "n", "child"),
+    Noun("teacher", "teachers", "Lehrer", "Lehrer", "m", "adult"),
+    Noun("doctor", "doctors", "Arzt", "Ärzte", "m", "adult"),
+    Noun("king", "kings", "König", "Könige", "m", "adult"),
+    Noun("queen", "queens", "Königin", "Königinnen", "f", "adult"),
+    Noun("aunt", "aunts", "Tante", "Tanten", "f", "adult"),
+    Noun("uncle", "uncles", "Onkel", "Onkel", "m", "adult"),
     Noun("dog", "dogs", "Hund", "Hunde", "m", "animal"),
     Noun("cat", "cats", "Katze", "Katzen", "f", "animal"),
     Noun("horse", "horses", "Pferd", "Pferde", "n", "animal"),
@@ -141,12 +149,14 @@ NOUNS: tuple[Noun, ...] = (
     Noun("lamp", "lamps", "Lampe", "Lampen", "f", "thing"),
     Noun("flower", "flowers", "Blume", "Blumen", "f", "thing"),
     Noun("bag", "bags", "Tasche", "Taschen", "f", "thing"),
-    Noun("car", "cars", "Auto", "Autos", "n", "vehicle"),
-    Noun("bicycle", "bicycles", "Fahrrad", "Fahrräder", "n", "vehicle"),
+    Noun("house", "houses", "Haus", "Häuser", "n", "large"),
+    Noun("car", "cars", "Auto", "Autos", "n", "large"),
+    Noun("bicycle", "bicycles", "Fahrrad", "Fahrräder", "n", "large"),
     Noun("apple", "apples", "Apfel", "Äpfel", "m", "food"),
     Noun("cake", "cakes", "Kuchen", "Kuchen", "m", "food"),
     Noun("pear", "pears", "Birne", "Birnen", "f", "food"),
     Noun("potato", "potatoes", "Kartoffel", "Kartoffeln", "f", "food"),
+    Noun("roll", "rolls", "Brötchen", "Brötchen", "n", "food"),
     Noun("egg", "eggs", "Ei", "Eier", "n", "food"),
 )
 
@@ -158,17 +168,17 @@ PRONOUNS: tuple[Pronoun, ...] = (
 )
 
 ADJECTIVES: tuple[Adjective, ...] = (
-    Adjective("old", "alt", LIVING | {"thing", "vehicle"}),
+    Adjective("old", "alt", frozenset({"adult", "animal", "thing", "large"})),
     Adjective("small", "klein", ANYTHING),
-    Adjective("big", "groß", GOODS | {"animal"}),
-    Adjective("beautiful", "schön", LIVING | {"thing", "vehicle"}),
+    Adjective("big", "groß", ANYTHING),
+    Adjective("beautiful", "schön", LIVING | {"thing", "large"}),
     Adjective("young", "jung", LIVING),
     Adjective("tired", "müd", LIVING),
     Adjective("clever", "klug", LIVING),
     Adjective("hungry", "hungrig", LIVING),
-    Adjective("new", "neu", frozenset({"thing", "vehicle"})),
-    Adjective("red", "rot", frozenset({"thing", "vehicle"})),
-    Adjective("blue", "blau", frozenset({"thing", "vehicle"})),
+    Adjective("new", "neu", frozenset({"thing", "large"})),
+    Adjective("red", "rot", frozenset({"thing", "large"})),
+    Adjective("blue", "blau", frozenset({"thing", "large"})),
     Adjective("expensive", "teur", GOODS),
     Adjective("fresh", "frisch", frozenset({"food"})),
 )
@@ -202,6 +212,8 @@ VERBS: tuple[Verb, ...] = (
     _verb("think thinks thought thought", "denken denkt dachte gedacht", PERSONS, stative=True, reports=True),
     _verb("believe believes believed believed", "glauben glaubt glaubte geglaubt", PERSONS, stative=True, reports=True),
 )
+PLAIN_VERBS = tuple(verb for verb in VERBS if not verb.reports)
+REPORTING_VERBS = tuple(verb for verb in VERBS if verb.reports)
 
 PRESENT = Tense("present", ("", ""), ("does not", "do not"), ("", ""))
 PAST = Tense("past", ("", ""), ("did not", "did not"), ("", ""), past=True)
@@ -212,6 +224,9 @@ WANT = Tense("want", ("wants to", "want to"), ("does not want to", "do not want 
 COULD = Tense("could", ("could", "could"), ("could not", "could not"), ("konnte", "konnten"), past=True)
 WANTED = Tense("wanted", ("wanted to",) * 2, ("did not want to",) * 2, ("wollte", "wollten"), past=True)
 TENSES: tuple[Tense, ...] = (PRESENT, PAST, PERFECT, FUTURE, CAN, WANT, COULD, WANTED)
+# Tenses as often as they are drawn.
+OFTEN = (PRESENT,) * 3 + (PAST,) * 4 + (PERFECT, FUTURE) * 2 + (CAN, WANT, COULD, WANTED)
+_OFTEN_PAST = tuple(tense for tense in OFTEN if tense.past)
 
 _MODAL = frozenset({"can", "want"})
 _MODAL_PAST = frozenset({"could", "wanted"})
@@ -222,7 +237,7 @@ ADVERBS: tuple[Adverb, ...] = (
     Adverb("yesterday", "gestern", _MODAL_PAST | {"past"}),
     Adverb("tomorrow", "morgen", _MODAL | {"future"}),
     Adverb("soon", "bald", frozenset({"future"}), negatable=False),
-    Adverb("every day", "jeden Tag", _MODAL | _MODAL_PAST | {"present", "past"}, negatable=False),
+    Adverb("every day", "jeden Tag", _MODAL | _MODAL_PAST | {"present", "past"}, negatable=False, repeats=True),
     Adverb("in the evening", "am Abend", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
     Adverb("in summer", "im Sommer", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
 )
@@ -233,6 +248,19 @@ ALTHOUGH = Link("although", "obwohl")
 IF = Link("if", "wenn")
 WHEN = Link("when", "als")
 LINKS: tuple[Link, ...] = (THAT, BECAUSE, ALTHOUGH, IF, WHEN)
+
+# Kept out of training: each word is met often, these two together never, in any form.
+_UNSEEN: dict[Relation, str] = {
+    "subject": "cat dance, dog sleep, king laugh, queen work, aunt sing, man come, bird swim, girl buy, uncle eat, "
+    "teacher visit, doctor invite, child say, woman draw, horse see",
+    "object": "sell horse, see mouse, find bag, hear bird, eat pear, carry lamp, bring cake, draw house, need coat, "
+    "visit queen, phone aunt, love dog",
+    "adjective": "old picture, small table, big flower, beautiful bicycle, young king, tired woman, clever girl, "
+    "hungry man, new chair, red coat, blue lamp, expensive apple, fresh potato",
+}
+UNSEEN: tuple[tuple[Relation, str, str], ...] = tuple(
+    (relation, *_two_words(entry)) for relation, entries in _UNSEEN.items() for entry in entries.split(", ")
+)
 
 # (case, gender): plural forms are the same in both cases and stand under "p".
 DEFINITE: dict[tuple[str, str], str] = {
@@ -252,3 +280,33 @@ MIXED: dict[tuple[str, str], str] = {
     ("nominative", "m"): "er", ("nominative", "f"): "e", ("nominative", "n"): "es", ("nominative", "p"): "en",
     ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "es", ("accusative", "p"): "en",
 }  # fmt: skip
+
+
+def main_tenses(link: Link) -> tuple[Tense, ...]:
+    if link is WHEN:
+        return _OFTEN_PAST
+    return (PRESENT, FUTURE, CAN, WANT) if link is IF else OFTEN
+
+
+def side_tenses(link: Link, after_past: bool) -> tuple[Tense, ...]:
+    """Tenses of the clause after `link`: `when` is a past (*als*), `if` a present, and a past calls for a past."""
+    if link is WHEN:
+        return (PAST,)
+    if link is IF:
+        return (PRESENT,)
+    return _OFTEN_PAST if after_past else OFTEN
+
+
+@cache
+def adverbs(tense: str, negative: bool) -> tuple[Adverb, ...]:
+    return tuple(a for a in ADVERBS if tense in a.tenses and (a.negatable or not negative))
+
+
+@cache
+def adjectives(kind: Kind) -> tuple[Adjective, ...]:
+    return tuple(a for a in ADJECTIVES if kind in a.kinds)
+
+
+@cache
+def nouns(kinds: Kinds) -> tuple[Noun, ...]:
+    return tuple(noun for noun in NOUNS if noun.kind in kinds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -106,7 +107,7 @@ def _rows(entry: str, wanted: tuple[str, str] | None) -> Iterator[Row]:
 
 def _parallel(entry: str) -> tuple[str, str] | None:
     """The two files of 'SRC:TGT'. A file whose own name has a colon is itself; among several colons, files decide."""
-    if ":" not in entry or Path(entry).exists():
+    if ":" not in entry or _there(entry):
         return None
     places = [place for place, letter in enumerate(entry) if letter == ":"]
     splits = [(entry[:place], entry[place + 1 :]) for place in places]
@@ -117,7 +118,7 @@ def _parallel(entry: str) -> tuple[str, str] | None:
 
 
 def _there(side: str) -> bool:
-    return bool(side) and Path(side).expanduser().exists()
+    return os.path.exists(os.path.expanduser(side))
 
 
 def _side_by_side(source: str, target: str) -> Iterator[Row]:
@@ -233,8 +234,8 @@ def _object(path: Path, line: int, text: str) -> dict[str, object]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        listed = text.lstrip().startswith("[")
-        advice = f"{whole}; jq -c {"'.[]'" if listed else '.'} writes a file so."
+        program = "'.[]'" if text.lstrip().startswith("[") else "."
+        advice = f"{whole}; jq -c {program} writes a file so."
         raise DataError(f"is not JSON: {error}.", path, line, advice) from error
     if not isinstance(record, dict):
         raise DataError(f"is a JSON {type(record).__name__}.", path, line, f"{whole}; jq -c '.[]' unpacks a list.")

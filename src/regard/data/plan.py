@@ -19,7 +19,7 @@ class Plan:
     target, say); a row without length counts as 1.
     """
 
-    def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int, noise: float = 0.05) -> None:
+    def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int, noise: float = 0.1) -> None:
         sides = np.asarray(lengths, dtype=np.int64)
         sides = sides[:, None] if sides.ndim == 1 else sides
         if sides.ndim != 2 or (sides < 0).any():
@@ -74,7 +74,7 @@ class Plan:
         """Bring together samples that are alike on each side, not in total only.
 
         Bands of similar total are each sorted by the share of the first side, to and fro so that bands join smoothly.
-        On sentence pairs this leaves about a third of the padding. A few grains are too few to form bands.
+        Hundreds of grains of sentence pairs keep less than half of their padding so; a few are too few to form bands.
         """
         total = self.total[order]
         grains = int(total.sum()) / self.budget

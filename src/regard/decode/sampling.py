@@ -34,11 +34,11 @@ def draw(logits: Float[Tensor, "B V"], chances: Float[Tensor, "B"]) -> Int[Tenso
     return found[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
-def chances(seed: int, requests: np.ndarray, positions: np.ndarray) -> Tensor:
-    """One number in [0, 1) for each (request, position), from the seed alone."""
-    mixed = _mix(np.uint64(seed % 2**64) + np.zeros_like(requests, dtype=np.uint64))
-    mixed = _mix(mixed ^ requests.astype(np.uint64))
-    mixed = _mix(mixed ^ positions.astype(np.uint64))
+def chances(seed: int, *keys: np.ndarray) -> Tensor:
+    """One number in [0, 1) for each row of the keys (request, copy, position), from the seed alone."""
+    mixed = _mix(np.full(keys[0].shape, seed % 2**64, dtype=np.uint64))
+    for key in keys:
+        mixed = _mix(mixed ^ key.astype(np.uint64))
     return torch.from_numpy((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 

@@ -41,20 +41,22 @@ class Found:
 
 
 def search(
-    body: Generating, batch: Batch, end: int, limits: Int[Tensor, "B"], settings: Decode, first_request: int = 0
+    body: Generating, batch: Batch, end: int, limits: Int[Tensor, "B"], settings: Decode, requests: np.ndarray | None = None
 ) -> list[list[Found]]:
-    """For each row of `batch`, whose `target` is the prompt, the best answers of at most `limits` tokens, best first."""
+    """For each row of `batch`, whose `target` is the prompt, the best answers of at most `limits` tokens, best first.
+
+    `requests` numbers the rows for their random streams (0, 1, 2, … when None)."""
     if batch.target is None:
         raise ValueError("search needs a prompt in batch.target")
     with torch.inference_mode():
         state, last = body.start(batch), batch.target[:, -1]
         if settings.beam > 1:
             return Beams(body, state, last, end, limits, settings).run()
-        return _single(body, state, last, end, limits, settings, first_request)
+        return _single(body, state, last, end, limits, settings, requests)
 
 
 def _single(
-    body: Generating, state: State, last: Tensor, end: int, limits: Tensor, settings: Decode, first_request: int
+    body: Generating, state: State, last: Tensor, end: int, limits: Tensor, settings: Decode, requests: np.ndarray | None
 ) -> list[list[Found]]:
     """One path a row: the likeliest token each time, or a drawn one; `best` draws run as rows of their own."""
     copies = settings.best if settings.sample else 1
@@ -63,12 +65,13 @@ def _single(
         state.keep(rows)
         last = last[rows]
     owners = np.arange(len(rows))
+    asked = (np.arange(len(rows) // copies) if requests is None else requests).repeat(copies)
     limit = limits.cpu().numpy()[rows.cpu().numpy()]
     paths: list[list[tuple[int, float]]] = [[] for _ in owners]
     for position in range(int(limit.max(initial=0))):
         logs = _logs(body.step(last, state))
         if settings.sample:
-            drawn = chances(settings.seed, first_request * copies + owners, np.full(len(owners), position))
+            drawn = chances(settings.seed, asked[owners], owners % copies, np.full(len(owners), position))
             chosen = narrow(logs, settings.temperature, settings.top_k, settings.top_p)
             last = draw(chosen, drawn.to(logs.device))
         else:

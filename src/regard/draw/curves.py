@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, float | str | int]
 Numbers = NDArray[np.float64]
+Series = tuple[Numbers, Numbers]  # steps and values
 
 MARGIN: Final = 0.45
-WIDTH: Final = 10.5
+WIDTH: Final = 12.0
+LOSS_HIGH: Final = 3.8
+HIGH: Final = 1.7
+BETWEEN: Final = 0.85  # inches between panels, for ticks and titles
 _NO_METRIC: Final = frozenset({"kind", "step", "loss", "seconds"})
 
 
@@ -32,24 +36,24 @@ def curves(rows: Sequence[Row], path: Path, title: str = "") -> Path:
     valid = [row for row in rows if row.get("kind") == "valid"]
     names = dict.fromkeys(key for row in valid for key, value in row.items() if _is_number(value))
     metrics = [name for name in names if name not in _NO_METRIC]
-    small = [*((name, valid, WARM) for name in metrics), ("rate", train, QUIET)]
-    across, gap, high = min(len(small), 3), 0.75, 1.75
-    lines = math.ceil(len(small) / across)
-    begin = MARGIN + (0.45 if title else 0.0)
-    loss_high = 3.7
-    inner = WIDTH - 2 * MARGIN - 0.45
+    losses = _series(train, "loss"), _series(valid, "loss")
+    small = [(name, _series(valid, name), WARM) for name in metrics]
+    small.append(("learning rate", _series(train, "rate"), QUIET))
+    last = max([1.0, *(float(steps[-1]) for steps, _ in (*losses, *(item[1] for item in small)) if len(steps))])
+    across = len(small) if len(small) <= 4 else min((4, 3), key=lambda many: -len(small) % many)
+    left, top, gap = MARGIN + 0.4, MARGIN + (0.65 if title else 0.2), 0.75
+    inner = WIDTH - left - MARGIN
     wide = (inner - gap * (across - 1)) / across
     with styled():
-        sheet = Sheet(WIDTH, begin + 0.35 + loss_high + 0.4 + lines * (high + 0.75) + 0.1)
-        sheet.text(MARGIN, MARGIN - 0.1, shorten(label(title, 500), 80), size=15, weight="bold")
-        left = MARGIN + 0.45
-        loss = sheet.axes(left, begin + 0.35, inner, loss_high)
-        best = _draw_loss(loss, _series(train, "loss"), _series(valid, "loss"))
-        for at, (name, source, colour) in enumerate(small):
-            row, column = divmod(at, across)
-            top = begin + 0.35 + loss_high + 0.8 + row * (high + 0.75)
-            axes = sheet.axes(left + column * (wide + gap), top, wide, high)
-            _draw_series(axes, "learning rate" if name == "rate" else name, *_series(source, name), colour, best)
+        sheet = Sheet(WIDTH, top + LOSS_HIGH + math.ceil(len(small) / across) * (HIGH + BETWEEN) + MARGIN)
+        sheet.text(MARGIN, MARGIN - 0.1, shorten(label(title, 500), 80) if title else "", size=15, weight="bold")
+        loss = sheet.axes(left, top, inner, LOSS_HIGH)
+        best = _draw_loss(loss, *losses, last)
+        for at, (name, series, colour) in enumerate(small):
+            down, column = divmod(at, across)
+            begin = top + LOSS_HIGH + BETWEEN + down * (HIGH + BETWEEN)
+            axes = sheet.axes(left + column * (wide + gap), begin, wide, HIGH)
+            _draw_series(axes, name, series, colour, best, last)
         return sheet.save(path, ending)
 
 
@@ -57,7 +61,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _series(rows: Sequence[Row], name: str) -> tuple[Numbers, Numbers]:
+def _series(rows: Sequence[Row], name: str) -> Series:
     """Steps and finite values in order; a step that was trained again after a resume counts as last logged."""
     found: dict[float, float] = {}
     for row in rows:
@@ -70,25 +74,26 @@ def _series(rows: Sequence[Row], name: str) -> tuple[Numbers, Numbers]:
 
 
 def _smooth(values: Numbers) -> Numbers:
-    """A moving mean about each point, which unlike a trailing one does not lag; narrower at the two ends."""
+    """A moving mean about each point, so that nothing lags; narrow at the start, where the fall is steep."""
     reach = max(1, len(values) // 40)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     at = np.arange(len(values))
-    half = np.minimum(np.minimum(at, at[::-1]), reach)
-    smoothed: Numbers = (sums[at + half + 1] - sums[at - half]) / (2 * half + 1)
+    low = at - np.minimum(at, reach)
+    high = np.minimum(2 * at - low, len(values) - 1) + 1
+    smoothed: Numbers = (sums[high] - sums[low]) / (high - low)
     return smoothed
 
 
-def _draw_loss(axes: Axes, train: tuple[Numbers, Numbers], valid: tuple[Numbers, Numbers]) -> float | None:
+def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float | None:
     """Both losses in one panel; returns the step where the validation loss was least."""
-    _furnish(axes, "loss")
+    _furnish(axes, "loss", last, ticks=8)
     if not len(train[0]) and not len(valid[0]):
         _say_nothing(axes)
         return None
     if len(train[0]):
         marker = "o" if len(train[0]) == 1 else ""
         axes.plot(*train, color=ACCENT, alpha=0.25, linewidth=1.0, marker=marker)
-        axes.plot(train[0], _smooth(train[1]), color=ACCENT, linewidth=1.8, label="training")
+        axes.plot(train[0], _smooth(train[1]), color=ACCENT, linewidth=1.8, marker=marker, label="training")
     best = None
     if len(valid[0]):
         axes.plot(*valid, color=WARM, linewidth=1.6, marker="o", markersize=4, label="validation", zorder=3)
@@ -110,31 +115,34 @@ def _mark_best(axes: Axes, step: float, value: float) -> None:
     )  # fmt: skip
 
 
-def _draw_series(axes: Axes, name: str, steps: Numbers, values: Numbers, colour: str, best: float | None) -> None:
-    _furnish(axes, name)
+def _draw_series(axes: Axes, name: str, series: Series, colour: str, best: float | None, last: float) -> None:
+    _furnish(axes, name, last, ticks=5)
+    steps, values = series
     if not len(steps):
         return _say_nothing(axes)
-    marker = "o" if len(steps) <= 60 and colour == WARM or len(steps) == 1 else ""
+    marker = "o" if len(steps) == 1 or (colour == WARM and len(steps) <= 60) else ""
     axes.plot(steps, values, color=colour, linewidth=1.5, marker=marker, markersize=3.5)
     if best is not None:
         axes.axvline(best, color=LINE, linewidth=1.2, linestyle=(0, (4, 3)), zorder=0)
-    axes.set_title(f"now {values[-1]:.4g}", loc="right", size=8.5, color=colour, pad=6)
+    axes.set_title(f"last {values[-1]:.4g}", loc="right", size=8.5, color=colour, pad=6)
 
 
-def _furnish(axes: Axes, name: str) -> None:
+def _furnish(axes: Axes, name: str, last: float, ticks: int) -> None:
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-    axes.set_title(shorten(label(name.replace("_", " "), 200), 40), loc="left", size=10.5, weight="bold", pad=6)
+    shown = shorten(label(name.replace("_", " "), 200), 24)
+    axes.set_title(shown, loc="left", size=10.5, weight="bold", pad=6)
     axes.grid(axis="y", color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0, labelsize=8)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.set_xlim(-0.01 * last, 1.02 * last)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
-    axes.set_xlabel("step", size=8, loc="right", labelpad=1)
+    axes.set_xlabel("step", size=8, loc="right", labelpad=3)
 
 
 def _say_nothing(axes: Axes) -> None:

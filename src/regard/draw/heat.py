@@ -57,7 +57,7 @@ class Panel:
 
     @property
     def cell(self) -> float:
-        return min(self.board / max(self.matrix.shape), 0.56)
+        return min(self.board / max(len(self.rows), len(self.columns)), 0.7)
 
     @property
     def font(self) -> float:
@@ -85,12 +85,14 @@ class Panel:
 
     @property
     def width(self) -> float:
-        overhang = self._longest(self.columns[-1:]) * math.cos(math.radians(self.angle))
-        return self.left + self.cell * self.matrix.shape[1] + max(0.1, overhang - self.cell / 2)
+        right = self.cell * len(self.columns)
+        slant = math.cos(math.radians(self.angle))
+        reach = (self.cell * (at + 0.5) + self._longest((text,)) * slant for at, text in enumerate(self.columns))
+        return self.left + max(right + 0.1, *reach)
 
     @property
     def height(self) -> float:
-        return self.top + self.cell * self.matrix.shape[0] + LEGEND
+        return self.top + self.cell * len(self.rows) + LEGEND
 
 
 def _panel(item: AttentionMap, layer: int, head: int | None, board: float) -> Panel:
@@ -137,27 +139,24 @@ def _chosen(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head:
 
 
 def _overview(maps: tuple[AttentionMap, ...], title: str) -> Sheet:
-    main = _panel(maps[0], maps[0].layers, None, board=7.5)
-    main_width = max(main.width, 4.2)
+    main = _panel(maps[0], maps[0].layers, None, board=8.4)
     shapes = [_tile_height(item) * item.layers / item.heads for item in maps]
-    above, below = 0.78, 0.22  # room for each mosaic's heading and for the gap beneath it
-    fitting = (main.height - len(maps) * (above + below)) / sum(shapes)
-    narrowest = max(2.6, 0.17 * max(item.heads for item in maps))
-    side = max(narrowest, min(fitting, 6.0))
-    mosaic_heights = [above + below + side * shape for shape in shapes]
-    gap = 0.85
-    height = max(main.height, sum(mosaic_heights) + 0.3)
-    sheet, top = _titled(main_width + gap + side + 2 * MARGIN, height, title)
-    _draw_panel(sheet, main, MARGIN, top, main_width, main.top)
+    heading, below = 0.95, 0.2  # room above each mosaic for three lines and the numbers, and for a gap beneath it
+    fitting = (main.height - len(maps) * (heading + below)) / sum(shapes)
+    side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, 6.0))
+    titles = [_wrapped(item.title, side + 0.2, 9, lines=3) for item in maps]
+    above = heading - 0.17 * (2 - max(text.count("\n") for text in titles))
+    mosaics = above * len(maps) + side * sum(shapes) + below * (len(maps) - 1)
+    main_width, gap = max(main.width, 4.2), 0.75
+    sheet, down = _titled(main_width + gap + side + 2 * MARGIN, max(main.height, mosaics + LEGEND), title)
+    _draw_panel(sheet, main, MARGIN, down, main_width, main.top)
     left = MARGIN + main_width + gap
-    down = top
-    for item, taken in zip(maps, mosaic_heights, strict=True):
-        heading = _wrapped(item.title, side + 0.2, 9, lines=2)
-        sheet.text(left - 0.22, down, heading, size=9, weight="bold")
-        _draw_mosaic(sheet.axes(left, down + above, side, taken - above - below), item)
-        down += taken
-    note = _wrapped("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 2)
-    sheet.text(left - 0.22, down, note, size=7.5, colour=QUIET)
+    for item, text, shape in zip(maps, titles, shapes, strict=True):
+        sheet.text(left - 0.18, down, text, size=9, weight="bold")
+        _draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
+        down += above + side * shape + below
+    note = _wrapped("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 3)
+    sheet.text(left - 0.18, down, note, size=7.5, colour=QUIET)
     return sheet
 
 
@@ -232,12 +231,12 @@ def _draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     axes.set_ylim(-item.layers * tall, 0)
     size = 7.0 if max(item.heads, item.layers) <= 16 else 5.0
     axes.xaxis.tick_top()
-    axes.set_xticks([head + 0.5 for head in range(item.heads)], [str(n + 1) for n in range(item.heads)], size=size)
-    axes.set_yticks([-(n + 0.5) * tall for n in range(item.layers)], [str(n + 1) for n in range(item.layers)], size=size)
+    heads, layers = np.arange(item.heads), np.arange(item.layers)
+    axes.set_xticks(heads + 0.5, [str(number + 1) for number in heads], size=size)
+    axes.set_yticks(-(layers + 0.5) * tall, [str(number + 1) for number in layers], size=size)
     axes.tick_params(length=0, pad=2)
-    axes.set_xlabel("head", size=7.5, loc="left", labelpad=3)
+    axes.set_xlabel("heads across, layers down", size=7.5, loc="left", labelpad=3)
     axes.xaxis.set_label_position("top")
-    axes.set_ylabel("layer", size=7.5, loc="top", labelpad=2)
     for side in axes.spines.values():
         side.set_visible(False)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-_VISIBLE: Final = {"\n": "↵", "\r": "␍", "\t": "⇥", "\u2028": "↵", "\u2029": "↵", "\u200c": "\u200c", "\u200d": "\u200d"}
+_VISIBLE: Final = {"\n": "↵", "\r": "␍", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"}
+_JOINERS: Final = "\u200c\u200d"  # they shape Persian, Hindi and emoji
 
 
 def _seen(character: str) -> str:
-    if character in _VISIBLE:
-        return _VISIBLE[character]
+    if character in _VISIBLE or character in _JOINERS:
+        return _VISIBLE.get(character, character)
     category = unicodedata.category(character)
     if category in ("Cc", "Cs", "Cn"):  # neither XML nor UTF-8 can carry these
         return "\N{REPLACEMENT CHARACTER}"

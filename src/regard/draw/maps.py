@@ -43,13 +43,13 @@ class AttentionMap:
 
     def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
         """One (query, key) matrix. Layers and heads count from 1, as every picture labels them; None is the mean."""
-        chosen = np.asarray(self.weights, dtype=np.float64)
         for what, number, many in (("layer", layer, self.layers), ("head", head, self.heads)):
             if number is not None and not 1 <= number <= many:
                 raise RegardError(f"attention map '{self.name}' has no {what} {number}: choose from 1 to {many}.")
-        chosen = chosen.mean(axis=0) if layer is None else chosen[layer - 1]
-        chosen = chosen.mean(axis=0) if head is None else chosen[head - 1]
-        return chosen
+        layers = slice(None) if layer is None else slice(layer - 1, layer)
+        heads = slice(None) if head is None else slice(head - 1, head)
+        mean: NDArray[np.float64] = self.weights[layers, heads].mean(axis=(0, 1), dtype=np.float64)
+        return mean
 
 
 def cross_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:

@@ -89,9 +89,7 @@ class Sheet:
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         bottom = self.height - top - height
-        return self.figure.add_axes(
-            (left / self.width, bottom / self.height, width / self.width, height / self.height)
-        )
+        return self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
 
     def text(self, left: float, top: float, text: str, size: float, colour: str = INK, weight: str = "normal") -> None:
         self.figure.text(

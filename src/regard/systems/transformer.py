@@ -262,6 +262,7 @@ PUBLISHED = Published(
         "add_bias_logits": False, "is_decoder": False,
     },
     harmless=("classif_dropout", "classifier_dropout", "num_hidden_layers", "decoder_*_token_id"),
+    written={"forced_eos_token_id": None, "bos_token_id": None},
     values={"activation": {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}},
 )  # fmt: skip
 

@@ -1,0 +1,40 @@
+"""The transformer family, whole: train on your own files, load what is published, answer, and see what it looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from regard.model import Model, build, load, save
+    from regard.nn.watch import watch
+    from regard.runs.evaluating import evaluate
+    from regard.runs.training import train
+    from regard.waists import Answer
+
+_HOMES = {
+    "Answer": "regard.waists",
+    "Model": "regard.model",
+    "build": "regard.model",
+    "evaluate": "regard.runs.evaluating",
+    "load": "regard.model",
+    "save": "regard.model",
+    "train": "regard.runs.training",
+    "watch": "regard.nn.watch",
+}
+"""Where the public names live; they are fetched when first used, so that `import regard` does not wait for torch."""
+
+__all__ = ["Answer", "Model", "__version__", "build", "evaluate", "load", "save", "train", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regard' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

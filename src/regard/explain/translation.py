@@ -1,0 +1,64 @@
+"""What a translator looked at: encoder, decoder and cross-attention of every layer and head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from regard.draw.maps import AttentionMap
+from regard.errors import RegardError
+from regard.explain.explanation import Explanation
+from regard.nn.watch import watch
+from regard.waists import Batch, Seen
+
+if TYPE_CHECKING:
+    from regard.model import Model
+
+TITLES = {
+    "cross": "What each word of the translation looked at in the source",
+    "encoder": "What the words of the source looked at among themselves",
+    "decoder": "What each word of the translation looked at in what was said before",
+}
+PLACES = {"cross": ("decoder.blocks", "cross"), "encoder": ("encoder.blocks", "attend"), "decoder": ("decoder.blocks", "attend")}
+
+
+def explain_translation(model: Model, source: str, target: str | None = None) -> Explanation:
+    """Translate (unless `target` is given), then read source and translation once more with all attentions watched.
+
+    A row of the cross map is the moment at which that word is said: the decoder has read all before it."""
+    if not source.strip():
+        raise RegardError("there is nothing to explain: the input is empty.")
+    text, config = model.text_or_refuse(), model.config
+    answered = str(model.answer(source).value) if target is None else target
+    said = text.encode([answered])[0]
+    x = torch.tensor([[*text.encode([source])[0], config.end]], device=model.device)
+    read = torch.tensor([[config.start, *said]], device=model.device)
+    training = model.training
+    model.eval()
+    with torch.no_grad(), watch(model) as seen:
+        states = model.body(Batch(x, target=read))
+        logs = torch.log_softmax(model.body.read(states.sequence).float(), -1)[0]
+    model.train(training)
+    says = [*said, config.end]
+    sure = logs[torch.arange(len(says)), torch.tensor(says)].exp().tolist()
+    keys, queries = text.pieces(x[0].tolist()), text.pieces(says)
+    read_pieces = text.pieces(read[0].tolist())
+    labels = {"cross": (queries, keys), "encoder": (keys, keys), "decoder": (read_pieces, read_pieces)}
+    maps = tuple(
+        AttentionMap(name, TITLES[name], tuple(labels[name][0]), tuple(labels[name][1]), layers(seen, *PLACES[name]))
+        for name in PLACES
+    )
+    facts = {"source": source, "translation": answered, "probability of each token": _chances(queries, sure)}
+    return Explanation(title=f"{source} → {answered}", maps=maps, facts=facts)
+
+
+def layers(seen: Seen, stack: str, part: str) -> np.ndarray:
+    """(layers, heads, Q, K) of the first row."""
+    names = [name for name in seen.names() if name.startswith(stack + ".") and name.endswith("." + part)]
+    return np.stack([seen.weights(name)[0].float().cpu().numpy() for name in names])
+
+
+def _chances(pieces: list[str], chances: list[float]) -> str:
+    return "  ".join(f"{piece} {chance:.2f}" for piece, chance in zip(pieces, chances, strict=True))

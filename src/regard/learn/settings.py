@@ -1,0 +1,60 @@
+"""What a person may set about training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Train:
+    steps: int = 10_000
+    """updates of the weights"""
+    tokens: int = 8192
+    """padded tokens of a grain (micro-batch), all sides together"""
+    accumulate: int = 1
+    """grains in a step: their gradients are added before the weights change"""
+    rate: float = 1e-3
+    """highest learning rate, reached after the warm-up"""
+    warmup: int = 1000
+    """steps over which the rate rises from 0"""
+    schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
+    """how the rate falls afterwards; linear and cosine reach 0 at the last step"""
+    smoothing: float = 0.1
+    """label smoothing: this share of probability goes to the other tokens"""
+    betas: tuple[float, ...] = (0.9, 0.98)
+    """Adam's decay rates of its two averages"""
+    eps: float = 1e-9
+    """Adam's small number"""
+    decay: float = 0.0
+    """decoupled weight decay, of matrices only"""
+    clip: float = 1.0
+    """largest norm of the gradient; 0 is no limit"""
+    average: float = 0.0
+    """keep an exponential average of the weights with this decay, and use it for scores and the saved model; 0 is none"""
+    seed: int = 1
+    """of initial weights, batches and dropout"""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto is bfloat16 autocast where the hardware multiplies it fast, else float32"""
+    every: int = 1000
+    """steps between validations, which also save"""
+    log: int = 50
+    """steps between lines of the log"""
+    keep: int = 2
+    """checkpoints kept for resuming"""
+
+    def __post_init__(self) -> None:
+        positive = {"steps": self.steps, "tokens": self.tokens, "accumulate": self.accumulate, "every": self.every}
+        positive |= {"log": self.log, "keep": self.keep}
+        for name, value in positive.items():
+            if value < 1:
+                raise SettingError(f"train.{name} must be at least 1, not {value}.")
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            raise SettingError(f"train.betas must be two numbers in [0, 1), not {self.betas}.")
+        for name, value in {"smoothing": self.smoothing, "average": self.average}.items():
+            if not 0 <= value < 1:
+                raise SettingError(f"train.{name} must be in [0, 1), not {value}.")
+        if self.rate <= 0 or self.warmup < 0 or self.clip < 0 or self.decay < 0:
+            raise SettingError("train.rate must be above 0; train.warmup, train.clip and train.decay at least 0.")

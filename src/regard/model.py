@@ -1,0 +1,233 @@
+"""Model = inputs + body + head + task: load it, ask it, watch it, save it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import as_dict, from_dict, override
+from regard.decode.settings import Decode
+from regard.errors import RegardError, RunError, UnknownName, WeightsError
+from regard.explain import Explanation, explain
+from regard.inputs.text import Text
+from regard.systems import find_preset, find_published, find_system
+from regard.systems.preset import System
+from regard.tasks import Task, find_task
+from regard.waists import Answer, Batch, States
+from regard.weights import read_folder, write_file
+
+OWN_FILE = "regard.json"
+"""What a folder of ours says beside the published layout."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a model is, apart from its weights."""
+
+    system: System
+    config: Any
+    task: Task
+    decode: Decode = field(default_factory=Decode)
+    source: str = ""
+    """the preset or folder it came from"""
+
+
+class Model(nn.Module):
+    def __init__(self, body: nn.Module, identity: Identity, text: Text | None = None) -> None:
+        super().__init__()
+        self.body: Any = body
+        self.identity, self.text = identity, text
+
+    @property
+    def config(self) -> Any:
+        return self.identity.config
+
+    @property
+    def task(self) -> Task:
+        return self.identity.task
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def states(
+        self, x: Tensor, target: Tensor | None = None, *, mask: Tensor | None = None, target_mask: Tensor | None = None,
+        types: Tensor | None = None, where: Tensor | None = None,
+    ) -> States:  # fmt: skip
+        """What the body makes of ids, pixels or points; `mask` belongs to x, True = real."""
+        states: States = self.body(Batch(x, mask, target, target_mask, types=types, where=where))
+        return states
+
+    def logits(
+        self, x: Tensor, target: Tensor | None = None, *, mask: Tensor | None = None, target_mask: Tensor | None = None,
+        types: Tensor | None = None, where: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        states = self.states(x, target, mask=mask, target_mask=target_mask, types=types, where=where)
+        logits: Tensor = self.body.read(states.sequence)
+        return logits
+
+    forward = logits
+
+    @overload
+    def answer(self, inputs: str, **settings: Any) -> Answer: ...
+    @overload
+    def answer(self, inputs: Sequence[str], **settings: Any) -> list[Answer]: ...
+    def answer(self, inputs: str | Sequence[str], **settings: Any) -> Answer | list[Answer]:
+        """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …"""
+        decode = override(self.identity.decode, settings, "decode.")
+        single = isinstance(inputs, str)
+        training = self.training
+        self.eval()
+        try:
+            answers = self.task.answer(self, [inputs] if isinstance(inputs, str) else inputs, decode)
+        finally:
+            self.train(training)
+        return answers[0] if single else answers
+
+    def explain(self, source: str, target: str | None = None) -> Explanation:
+        """What each layer and head looked at when it answered `source` (or was given `target`)."""
+        return explain(self, source, target)
+
+    def blocks(self) -> list[nn.Module]:
+        """The repeated units, for checkpointing, sharding and regional compilation."""
+        return [block for stack in self.body.children() for block in getattr(stack, "blocks", [])]
+
+    def text_or_refuse(self) -> Text:
+        if self.text is None:
+            raise RegardError(
+                f"{self.identity.source or 'this model'} has no tokenizer.json, so it cannot read text; "
+                "logits(ids) and states(ids) work without one. Put a tokenizer.json into its folder to ask it."
+            )
+        return self.text
+
+    def save(self, folder: str | Path, facts: dict[str, Any] | None = None) -> Path:
+        """A folder that `regard.load` reads, and that published tools read too where their layout can say it."""
+        folder = Path(folder)
+        try:
+            save(self, folder, layout="huggingface")
+        except WeightsError:  # a variant that the published layout cannot express is kept under our own names
+            config = {"model_type": "regard", "system": self.identity.system.name}
+            _write(self, folder, config, dict(self.body.state_dict()))
+        own = {"system": self.identity.system.name, "task": self.task.name, "model": as_dict(self.config)}
+        write_json(folder / OWN_FILE, {**own, "decode": as_dict(self.identity.decode), **(facts or {})})
+        return folder
+
+
+def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **changes: Any) -> Model:
+    """A fresh model by preset; `changes` are fields of its config: build("transformer-tiny", depth=2)."""
+    system, preset = find_preset(name)
+    config = override(preset.config, changes, "model.")
+    chosen = find_task(task or system.tasks[0])
+    decode = from_dict(Decode, preset.recipe.get("decode", {}), "decode.")
+    return assemble(Identity(system, config, chosen, decode, name), device=device)
+
+
+def assemble(identity: Identity, text: Text | None = None, device: str | torch.device = "cpu") -> Model:
+    if identity.task.name not in identity.system.tasks:
+        raise UnknownName(f"task for {identity.system.name}", identity.task.name, identity.system.tasks)
+    with torch.device(device):
+        body = identity.system.build(identity.config)
+    return Model(body, identity, text)
+
+
+def load(
+    folder: str | Path, *, task: str | None = None, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
+) -> Model:
+    """A run of ours or a published folder (config.json, model.safetensors, perhaps tokenizer.json), ready to be asked.
+
+    The file's dtype is kept unless `dtype` is given."""
+    folder = Path(folder)
+    published, own = read_identity(folder)
+    tensors = read_folder(folder)
+    ours = published.get("model_type") == "regard"
+    system = find_system(own["system"]) if own else find_published(str(published.get("model_type")))
+    if own:
+        config = from_dict(system.config, own["model"], "model.")
+    else:
+        config = from_dict(system.config, system.published.read(published), "model.")
+    if not ours:
+        config, tensors = system.adapt(config, tensors)
+    identity = Identity(
+        system, config, find_task(task or own.get("task", system.tasks[0])),
+        from_dict(Decode, own.get("decode", {}), "decode."), str(folder),
+    )  # fmt: skip
+    text = Text.load(folder) if (folder / "tokenizer.json").exists() else None
+    model = assemble(identity, text, device="meta")
+    wanted = {name: tensor.shape for name, tensor in model.body.state_dict().items()}
+    if not ours:
+        tensors, _ = system.names.read(tensors, wanted)
+    _fill(model.body, tensors, wanted, folder)
+    return model.to(device=device, dtype=dtype).eval()
+
+
+def _fill(body: nn.Module, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
+    for name, shape in wanted.items():
+        if name in tensors and tensors[name].shape != shape:
+            raise WeightsError(
+                f"{folder}: {name} is {tuple(tensors[name].shape)} in the file and {tuple(shape)} by config.json."
+            )
+    body.load_state_dict(tensors, strict=True, assign=True)
+    for parameter in body.parameters():
+        parameter.requires_grad_(True)
+
+
+def read_identity(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """config.json and regard.json of a folder; a clear refusal when it is none of ours or theirs."""
+    if not folder.exists():
+        parent = folder.parent
+        near = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+        raise UnknownName("folder", str(folder), near, "Train one with 'regard train', or see 'regard demo'.")
+    if not (folder / "config.json").exists():
+        raise RunError(f"{folder}: is no run and no published model: it has no config.json and model.safetensors.")
+    try:
+        published = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        own_file = folder / OWN_FILE
+        own = json.loads(own_file.read_text(encoding="utf-8")) if own_file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder}: its config.json or {OWN_FILE} cannot be read ({error}).") from error
+    if not isinstance(published, dict) or not isinstance(own, dict):
+        raise RunError(f"{folder}: its config.json or {OWN_FILE} is not a JSON object.")
+    return published, own
+
+
+LAYOUTS = ("huggingface",)
+
+
+def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
+    """Write the published layout: config.json, model.safetensors and, where there is one, tokenizer.json."""
+    if layout not in LAYOUTS:
+        raise UnknownName("layout", layout, LAYOUTS)
+    system, config = model.identity.system, model.config
+    tensors = system.dress(config, system.names.write(model.body.state_dict()))
+    _write(model, Path(folder), system.published.write(as_dict(config)), tensors)
+    return Path(folder)
+
+
+def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    aside = folder / ".model.safetensors.writing"
+    write_file(aside, tensors)
+    os.replace(aside, folder / "model.safetensors")
+    write_json(folder / "config.json", {**config, "dtype": dtype})
+    if model.text is not None:
+        model.text.save(folder / "tokenizer.json")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Whole or not at all."""
+    aside = path.with_name(f".{path.name}.writing")
+    aside.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(aside, path)
+
+
+def with_decode(model: Model, decode: Decode) -> Model:
+    model.identity = replace(model.identity, decode=decode)
+    return model

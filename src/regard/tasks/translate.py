@@ -1,0 +1,149 @@
+"""translate: a sentence in, a sentence out. Any sequence-to-sequence system can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.pairs import Pair, PairSet, read_pairs
+from regard.data.plan import Plan
+from regard.data.settings import Data
+from regard.decode.search import Found, search
+from regard.decode.settings import Decode
+from regard.inputs.rows import pack, pad
+from regard.inputs.text import END, PAD, START, Text
+from regard.nn.loss import cross_entropy
+from regard.waists import IGNORE, Answer, Batch
+
+if TYPE_CHECKING:
+    from regard.model import Model
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Samples as ids: source and target of each, without special tokens; and those that were too long."""
+
+    samples: list[Pair]
+    source: list[np.ndarray]
+    target: list[np.ndarray]
+    too_long: list[Pair]
+
+    def lengths(self) -> np.ndarray:
+        """(N, 2): padded positions that each costs, special tokens included."""
+        return np.array([(len(s) + 1, len(t) + 1) for s, t in zip(self.source, self.target, strict=True)])
+
+
+class Translate:
+    name = "translate"
+    about = "sentence pairs in two languages; answers with a translation"
+    columns = ("source", "target")
+    metric = "bleu"
+
+    def read(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> PairSet:
+        return read_pairs(data, columns)
+
+    def key(self, sample: Pair) -> str:
+        """What must not stand on both sides of a split."""
+        return sample.source
+
+    def texts(self, samples: Iterable[Pair]) -> Iterator[str]:
+        for sample in samples:
+            yield sample.source
+            yield sample.target
+
+    def fit(self, config: Any, text: Text) -> Any:
+        """The system's config with the tokenizer's vocabulary and special tokens."""
+        ids = {"pad": text.id_of(PAD), "start": text.id_of(START), "end": text.id_of(END)}
+        return replace(config, vocabulary=text.size, **{name: i for name, i in ids.items() if i is not None})
+
+    def encode(self, samples: Sequence[Pair], text: Text, longest: int) -> Encoded:
+        source = text.encode([sample.source for sample in samples])
+        target = text.encode([sample.target for sample in samples])
+        fits = [len(s) < longest and len(t) < longest for s, t in zip(source, target, strict=True)]
+        kept = [i for i, fit in enumerate(fits) if fit]
+        return Encoded(
+            [samples[i] for i in kept],
+            [np.array(source[i], dtype=np.int32) for i in kept],
+            [np.array(target[i], dtype=np.int32) for i in kept],
+            [sample for sample, fit in zip(samples, fits, strict=True) if not fit],
+        )
+
+    def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, packed: bool = False) -> Batch:
+        """Teacher forcing: the decoder reads start + target and should say target + end."""
+        source = [np.append(encoded.source[i], config.end) for i in rows]
+        reads = [np.insert(encoded.target[i], 0, config.start) for i in rows]
+        says = [np.append(encoded.target[i], config.end) for i in rows]
+        if packed:
+            (x, offsets), (target, target_offsets) = pack(source), pack(reads)
+            return Batch(x, target=target, labels=pack(says)[0], offsets=offsets, target_offsets=target_offsets)
+        x, lengths = pad(source, config.pad)
+        # the target needs no mask: padding stands at its end, where the causal rule hides it
+        return Batch(x, lengths, pad(reads, config.pad)[0], labels=pad(says, IGNORE)[0])
+
+    def loss(self, model: Model, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        assert batch.labels is not None
+        return cross_entropy(model.body.read(model.body(batch).sequence), batch.labels, smoothing)
+
+    def tokens(self, batch: Batch) -> int:
+        """Real tokens, source and target, for the tokens/s of a log line."""
+        assert batch.labels is not None
+        source = batch.x.numel() if batch.mask is None else int(batch.mask.sum())
+        return source + int((batch.labels != IGNORE).sum())
+
+    def answer(self, model: Model, inputs: Sequence[str], decode: Decode, budget: int = 4096) -> list[Answer]:
+        """In the order of the inputs; longer ones are searched together with their like."""
+        text, config = model.text_or_refuse(), model.config
+        ids = [np.append(np.array(row, dtype=np.int64), config.end) for row in text.encode(inputs)]
+        lengths = np.array([len(row) for row in ids])
+        answers: list[Answer] = [Answer("")] * len(inputs)
+        asked = np.flatnonzero(lengths > 1)
+        if not len(asked):
+            return answers
+        plan = Plan(lengths[asked] * decode.beam, max(budget * decode.beam, int(lengths.max()) * decode.beam), seed=0)
+        for chosen in plan.sequential():
+            rows = asked[chosen]
+            x, mask = pad([ids[i] for i in rows], config.pad)
+            prompt = torch.full((len(rows), 1), config.start)
+            limits = torch.from_numpy(lengths[rows] + decode.longer)
+            batch = Batch(x, mask, prompt).to(model.device)
+            # requests are numbered by their place in the input, so that batching changes no draw
+            found = search(model.body, batch, config.end, limits, decode, requests=rows)
+            for i, options in zip(rows, found, strict=True):
+                answers[i] = self._say(text, options)
+        return answers
+
+    def _say(self, text: Text, options: list[Found]) -> Answer:
+        values = text.decode([option.tokens for option in options])
+        best = options[0]
+        extra = {
+            "ended": best.ended,
+            "log_probabilities": [round(value, 6) for value in best.logs],
+            "alternatives": [
+                {"value": value, "score": option.score} for value, option in zip(values, options, strict=True)
+            ],
+        }
+        pieces = text.pieces(best.tokens)
+        return Answer(values[0], tuple(option.score for option in options), tuple(pieces), extra)
+
+    def score(
+        self, model: Model, samples: Sequence[Pair], decode: Decode, data: Data
+    ) -> tuple[dict[str, float | str], list[Answer]]:
+        """BLEU and chrF by sacreBLEU, with its signature, and the share of exact matches."""
+        from sacrebleu.metrics import BLEU, CHRF
+
+        answers = self.answer(model, [sample.source for sample in samples], decode)
+        said, meant = [str(a.value) for a in answers], [sample.target for sample in samples]
+        bleu = BLEU(tokenize="none", force=True) if data.tokenized else BLEU()
+        scores: dict[str, float | str] = {
+            "bleu": round(bleu.corpus_score(said, [meant]).score, 2),
+            "chrf": round(CHRF().corpus_score(said, [meant]).score, 2),
+            "exact": round(100 * sum(a == b for a, b in zip(said, meant, strict=True)) / len(meant), 2),
+            "sentences": len(meant),
+            "signature": str(bleu.get_signature()),
+        }
+        return scores, answers

@@ -1,0 +1,396 @@
+"""The attention and its kernels against equation 1 of Vaswani et al. 2017, one query and one key at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.nn import kernels
+from regard.nn.attention import Attention, Dot, Recorder
+from regard.nn.memory import Fixed, Frozen, Growing, Memory
+from regard.nn.rules import Causal, Global, Real, Rule, Same, Window
+from regard.waists import Offsets, Seen
+
+May = Callable[[int, int, int, int], bool]
+B, H, L = 2, 2, 5
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def noisy(module: nn.Module, seed: int = 1) -> Any:
+    """All parameters overwritten: what starts as 0 or 1 hides mistakes."""
+    module = module.double()
+    with torch.no_grad():
+        for number, parameter in enumerate(module.parameters()):
+            parameter.copy_(noise(*parameter.shape, seed=100 * seed + number) * 0.5)
+    return module
+
+
+def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:
+    assert ours.shape == right.shape and ours.isfinite().all()
+    gap = (ours - right).detach().abs().max() if right.numel() else torch.zeros(())
+    assert gap <= tolerance * max(1e-300, float(right.detach().abs().max())), f"they differ by {gap:.3g}"
+
+
+def grads(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad((out * noise(*out.shape, seed=77)).sum(), wanted, retain_graph=True))
+
+
+def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> None:
+    near(ours, right)
+    for one, other in zip(grads(ours, leaves), grads(right, leaves), strict=True):
+        near(one, other)
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, may: May, scale: float) -> Tensor:
+    """Σ_j exp(s_ij) v_j / Σ_j exp(s_ij) over the keys j that i may look at; nothing to look at gives 0."""
+    rows = []
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            for i in range(q.shape[2]):
+                seen = [j for j in range(k.shape[2]) if may(b, h, i, j)]
+                powers = [torch.exp((q[b, h, i] * k[b, h, j]).sum() * scale) for j in seen]
+                parts = [power * v[b, h, j] for power, j in zip(powers, seen, strict=True)]
+                rows.append(sum(parts) / sum(powers) if seen else q[b, h, i].new_zeros(v.shape[-1]))
+    return torch.stack(rows).view(*q.shape[:3], v.shape[-1])
+
+
+LENGTHS, MARKS = torch.tensor([3, 0]), torch.tensor([[1, 0, 0, 1, 0], [0, 0, 0, 0, 1]]).bool()
+DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 2, 2, 0]])
+FAR = torch.tensor([[9, 9, 9, 9, 9], [0, 1, 2, 2, 0]])
+RULES: dict[str, tuple[Rule | None, May]] = {
+    "none": (None, lambda b, h, q, k: True),
+    "causal": (Causal(), lambda b, h, q, k: k <= q),
+    "window": (Window(1, 2), lambda b, h, q, k: q - 1 <= k <= q + 2),
+    "dilated": (Window(1, 1, 2), lambda b, h, q, k: k in (q - 2, q, q + 2)),
+    "one row of nothing but padding": (Real(LENGTHS), lambda b, h, q, k: k < int(LENGTHS[b])),
+    "holes": (Causal() & Real(MARKS), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
+    "documents": (Causal() & Same(DOCUMENTS), lambda b, h, q, k: k <= q and bool(DOCUMENTS[b, q] == DOCUMENTS[b, k])),
+    "no such document": (Same(DOCUMENTS, FAR), lambda b, h, q, k: bool(DOCUMENTS[b, q] == FAR[b, k])),
+    "longformer": (
+        Window(0, 1) | Global(MARKS),
+        lambda b, h, q, k: k in (q, q + 1) or bool(MARKS[b, q] or MARKS[b, k]),
+    ),
+}
+
+
+def leaves(queries: int = L, keys: int = L, rows: int = B) -> list[Tensor]:
+    sizes = ((queries, 3), (keys, 3), (keys, 4))
+    return [noise(rows, H, *size, seed=n).requires_grad_() for n, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("kernel", ["plain", "sdpa"])
+@pytest.mark.parametrize("name", RULES)
+def test_a_kernel_mixes_exactly_the_values_that_may_be_seen(name: str, kernel: str) -> None:
+    rule, may = RULES[name]
+    q, k, v = leaves()
+    if kernel == "plain":
+        ours, weights = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.7)
+        near(weights @ v, ours)
+    else:
+        ours = kernels.sdpa(q, k, v, rule, None, 0.7, 0.0)
+    same_with_gradients(ours, by_hand(q, k, v, may, 0.7), [q, k, v])
+
+
+@pytest.mark.parametrize("kernel", ["plain", "sdpa"])
+@pytest.mark.parametrize("at", [[3, 4], [[3, 4], [0, 2]], [[1, 1], [4, 3]]])
+def test_queries_that_stand_elsewhere_see_from_where_they_stand(at: list[Any], kernel: str) -> None:
+    q, k, v = leaves(queries=2)
+    places = torch.tensor(at)
+    row = [at, at] if places.ndim == 1 else at
+    ours = (
+        kernels.plain(q, k, v, kernels.allowed(q, k, Causal(), places), 1.3)[0]
+        if kernel == "plain"
+        else kernels.sdpa(q, k, v, Causal(), places, 1.3, 0.0)
+    )
+    same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= row[b][i], 1.3), [q, k, v])
+
+
+@pytest.mark.parametrize("kernel", ["plain", "sdpa"])
+def test_fewer_queries_than_keys_still_stand_at_the_beginning(kernel: str) -> None:
+    q, k, v = leaves(queries=3)
+    mask = kernels.allowed(q, k, Causal(), None)
+    ours = (
+        kernels.plain(q, k, v, mask, 1.0)[0] if kernel == "plain" else kernels.sdpa(q, k, v, Causal(), None, 1.0, 0.0)
+    )
+    same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= i, 1.0), [q, k, v])
+
+
+def emulated(
+    q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, q_longest: int, k_longest: int, *,
+    window_size: tuple[int, int], scale: float,
+) -> Tensor:  # fmt: skip
+    """What the packed kernel does on a GPU: each document alone, its last query beside its last key, -1 no border."""
+    assert q_starts.dtype == k_starts.dtype == torch.int32 and all(x.is_contiguous() for x in (q, k, v))
+    left, right = window_size
+    out = []
+    for n in range(len(q_starts) - 1):
+        mine, theirs = slice(*q_starts[n : n + 2].tolist()), slice(*k_starts[n : n + 2].tolist())
+        one, keys, values = (x.transpose(0, 1)[None] for x in (q[mine], k[theirs], v[theirs]))
+        Q, K = one.shape[2], keys.shape[2]
+        assert Q <= q_longest and K <= k_longest
+        shift = K - Q
+
+        def near_enough(b: int, h: int, i: int, j: int, shift: int = shift) -> bool:
+            return (left < 0 or j >= i + shift - left) and (right < 0 or j <= i + shift + right)
+
+        if Q:
+            out.append(by_hand(one, keys, values, near_enough, scale)[0].transpose(0, 1))
+    return torch.cat(out)
+
+
+PACKED = Offsets(torch.tensor([0, 4, 4, 5, 11]), 8)
+SOURCES = Offsets(torch.tensor([0, 2, 3, 3, 7]), 4)
+OURS, ACROSS = Same.packed(PACKED, 11), Same.packed(PACKED, 11, SOURCES, 7)
+PACKED_RULES: dict[str, tuple[Rule, int]] = {
+    "documents": (OURS, 11),
+    "causal": (Causal() & OURS, 11),
+    "causal, the other way round": (OURS & Causal(), 11),
+    "window": (Window(2, 1) & OURS, 11),
+    "causal window": (Causal() & Window(2, 3) & OURS, 11),
+    "window, then causal": ((OURS & Window(1, 2)) & Causal(), 11),
+    "sources, one of them empty": (ACROSS, 7),
+    "causal across": (Causal() & ACROSS, 7),
+    "window across": (ACROSS & Window(3, 3), 7),
+}
+
+
+@pytest.mark.parametrize("name", PACKED_RULES)
+def test_a_rule_that_the_packed_kernel_takes_means_the_same_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "varlen_attn", emulated)
+    rule, keys = PACKED_RULES[name]
+    q, k, v = leaves(11, keys, rows=1)
+    if kernels.packed_form(rule) is None:
+        assert "across" in name, "this one is what the kernel is for"
+        return
+    right, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.7)
+    same_with_gradients(kernels.varlen(q, k, v, rule, 0.7), right, [q, k, v])
+
+
+def test_the_packed_kernel_refuses_what_it_cannot_say() -> None:
+    q, k, v = leaves(rows=1)
+    for rule in (None, Causal(), Same(DOCUMENTS), Window(1, 1, 2) & OURS, Window(1, 1) | OURS, OURS & Real(LENGTHS)):
+        assert kernels.packed_form(rule) is None
+        with pytest.raises(ValueError):
+            kernels.varlen(q, k, v, rule, 1.0)
+    assert kernels.packed_form(Window(1, 1) & OURS & Window(3, 0)) is None
+    assert kernels.packed_form(OURS & ACROSS) is None
+
+
+CUDA, CPU, MPS = "cuda", "cpu", "mps"
+HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]] = [
+    ("varlen", CUDA, BRAIN, 11, Causal() & OURS, False, 0.0, False),
+    ("varlen", CUDA, HALF, 11, OURS & Window(2, 2), False, 0.0, False),
+    ("plain", CUDA, BRAIN, 11, OURS, False, 0.0, True),
+    ("sdpa", CUDA, SINGLE, 11, OURS, False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, OURS, False, 0.1, False),
+    ("sdpa", CUDA, BRAIN, 11, OURS, True, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, Causal(), False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, None, False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, OURS & Real(LENGTHS), False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, Same(DOCUMENTS), False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, Window(1, 1, 2) & OURS, False, 0.0, False),
+    ("plain", CPU, BRAIN, kernels.SHORT_ROW, Causal(), False, 0.0, False),
+    ("sdpa", CPU, BRAIN, kernels.SHORT_ROW + 1, Causal(), False, 0.0, False),
+    ("sdpa", CPU, SINGLE, 11, OURS, False, 0.0, False),
+    ("sdpa", CPU, DOUBLE, 11, None, True, 0.0, False),
+    ("plain", CPU, SINGLE, 11, None, False, 0.0, True),
+    ("sdpa", MPS, SINGLE, 11, Causal(), False, 0.0, False),
+]
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, device, dtype, keys, rule, at, dropout, watched = case
+    monkeypatch.setattr(kernels, "varlen_attn", emulated)
+    x = SimpleNamespace(is_cuda=device == CUDA, device=SimpleNamespace(type=device), dtype=dtype, shape=(1, H, keys, 8))
+    assert kernels.choose(x, x, rule, torch.arange(1) if at else None, dropout, watched) == kernel  # type: ignore[arg-type]
+    monkeypatch.setattr(kernels, "varlen_attn", None)
+    without = "sdpa" if kernel == "varlen" else kernel
+    assert kernels.choose(x, x, rule, torch.arange(1) if at else None, dropout, watched) == without  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kernel", ["plain", "sdpa", "varlen"])
+def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = noisy(Attention(6, 2, score=Dot(temperature=1.7)))
+    x, rule = noise(1, 11, 6).requires_grad_(), Causal() & OURS
+    q, k, v = attention.project(x)
+    own = OURS.documents[0].tolist()
+    mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 1.7 / 3**0.5)
+    right = attention.out(mixed.transpose(1, 2).reshape(1, 11, 6))
+    monkeypatch.setattr(kernels, "varlen_attn", emulated)
+    monkeypatch.setattr(kernels, "choose", lambda *_: kernel)
+    same_with_gradients(attention(x, rule=rule), right, [x, *attention.parameters()])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_self_attention_is_the_one_of_torch(bias: bool, causal: bool) -> None:
+    ours, theirs = noisy(Attention(6, 3, bias=bias)), nn.MultiheadAttention(6, 3, bias=bias, batch_first=True).double()
+    theirs.load_state_dict({n: ours.state_dict()[o] for n, o in joined(("qkv",), ("in_proj_",), bias)})
+    x, hidden = noise(B, L, 6).requires_grad_(), ~torch.ones(L, L).tril().bool()
+    right = theirs(x, x, x, attn_mask=hidden if causal else None, need_weights=False)[0]
+    out = ours(x, rule=Causal() if causal else None)
+    near(out, right)
+    names = joined(("qkv",), ("in_proj_",), bias)
+    pairs = [x, *(dict(ours.named_parameters())[o] for _, o in names)]
+    others = [x, *(dict(theirs.named_parameters())[n] for n, _ in names)]
+    for one, other in zip(grads(out, pairs), grads(right, others), strict=True):
+        near(one, other)
+
+
+def joined(ours: tuple[str, ...], theirs: tuple[str, ...], bias: bool) -> list[tuple[str, str]]:
+    kinds = ("weight", "bias") if bias else ("weight",)
+    pairs = zip((*ours, "out"), (*theirs, "out_proj."), strict=True)
+    return [(f"{their}{kind}", f"{our}.{kind}") for our, their in pairs for kind in kinds]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_cross_attention_is_the_one_of_torch(bias: bool) -> None:
+    ours = noisy(Attention(6, 2, context=5, bias=bias))
+    theirs = nn.MultiheadAttention(6, 2, bias=bias, batch_first=True, kdim=5, vdim=5).double()
+    weights = {"q_proj_weight": ours.q.weight, "k_proj_weight": ours.kv.weight[:6], "v_proj_weight": ours.kv.weight[6:]}
+    weights["out_proj.weight"] = ours.out.weight
+    if bias:
+        weights |= {"in_proj_bias": torch.cat([ours.q.bias, ours.kv.bias]), "out_proj.bias": ours.out.bias}
+    x, context, lengths = noise(B, 3, 6).requires_grad_(), noise(B, 4, 5, seed=5).requires_grad_(), torch.tensor([2, 4])
+    padding = torch.arange(4) >= lengths[:, None]
+    call = {"key_padding_mask": padding, "need_weights": False}
+    right = torch.func.functional_call(theirs, weights, (x, context, context), call)[0]
+    same_with_gradients(ours(x, context, rule=Real(lengths)), right, [x, context, *ours.parameters()])
+
+
+@pytest.mark.parametrize("score", [Dot(), Dot(temperature=3.0), Dot(scale=0.25), Dot(scale=2.0, temperature=0.5)])
+@pytest.mark.parametrize("crossing", [True, False])
+def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: bool, score: Dot) -> None:
+    D, d, C = 6, 3, 4
+    ours = noisy(Attention(D, 2, context=C if crossing else None, score=score))
+    x, context = noise(B, L, D).requires_grad_(), noise(B, 3, C, seed=4).requires_grad_()
+    lines = (ours.q, ours.kv) if crossing else (ours.qkv,)
+    weight = [p for line in lines for p in line.weight.split(D)]
+    shift = [p for line in lines for p in line.bias.split(D)]
+    regarded = (x, context, context) if crossing else (x, x, x)
+    q, k, v = (
+        torch.stack([source @ w[h * d : h * d + d].T + b[h * d : h * d + d] for h in range(2)], 1)
+        for source, w, b in zip(regarded, weight, shift, strict=True)
+    )
+    scale = (1 / math.sqrt(d) if score.scale is None else score.scale) / score.temperature
+    mixed = by_hand(q, k, v, lambda b, h, i, j: True, scale)
+    right = torch.cat([mixed[:, 0], mixed[:, 1]], -1) @ ours.out.weight.T + ours.out.bias
+    wanted = [x, *([context] if crossing else []), *ours.parameters()]
+    same_with_gradients(ours(x, context if crossing else None), right, wanted)
+
+
+def test_each_matrix_starts_as_a_matrix_of_its_own() -> None:
+    self_attention, cross = Attention(64, 4), Attention(64, 4, context=32)
+    for matrix in (*self_attention.qkv.weight.split(64), cross.q.weight, cross.out.weight):
+        assert 0.95 * (6 / 128) ** 0.5 < matrix.abs().max() <= (6 / 128) ** 0.5
+    for matrix in cross.kv.weight.split(64):
+        assert 0.95 * (6 / 96) ** 0.5 < matrix.abs().max() <= (6 / 96) ** 0.5
+    assert not any(line.bias.any() for line in (self_attention.qkv, self_attention.out, cross.q, cross.kv))
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="heads"):
+        Attention(6, 4)
+    with pytest.raises(ValueError, match="context"):
+        Attention(6, 2, context=6)(torch.zeros(1, 2, 6))
+
+
+def test_future_tokens_and_padding_change_nothing() -> None:
+    attention, x = noisy(Attention(6, 2)), noise(B, L, 6)
+    other = torch.cat([x[:, :3], noise(B, 2, 6, seed=9)], 1)
+    assert torch.equal(attention(x, rule=Causal())[:, :3], attention(other, rule=Causal())[:, :3])
+    real = Real(torch.tensor([3, 3]))
+    assert torch.equal(attention(x, rule=real)[:, :3], attention(other, rule=real)[:, :3])
+    assert not torch.equal(attention(x)[:, :3], attention(other)[:, :3])
+
+
+def test_a_packed_row_is_its_documents_apart() -> None:
+    attention, x = noisy(Attention(6, 2)), noise(1, 11, 6).requires_grad_()
+    cuts = [slice(0, 4), slice(4, 5), slice(5, 11)]
+    apart = torch.cat([attention(x[:, cut], rule=Causal()) for cut in cuts], 1)
+    same_with_gradients(attention(x, rule=Causal() & OURS), apart, [x, *attention.parameters()])
+    cross, context = noisy(Attention(6, 2, context=3)), noise(1, 7, 3, seed=3).requires_grad_()
+    pairs = [(x[:, :4], context[:, :2]), (x[:, 5:], context[:, 3:])]
+    together = cross(x, context, rule=ACROSS)
+    near(together[:, 4], cross.out.bias[None])  # its source is empty: 0, and then the bias of `out`
+    kept = torch.cat([together[:, :4], together[:, 5:]], 1)
+    same_with_gradients(kept, torch.cat([cross(*pair) for pair in pairs], 1), [x, context, *cross.parameters()])
+
+
+def test_dropout_takes_a_share_of_the_weights_and_raises_the_others() -> None:
+    torch.manual_seed(0)
+    q, k = noise(1, 1, 400, 4), noise(1, 1, 50, 4, seed=1)
+    dropped, weights = kernels.plain(q, k, torch.eye(50).double()[None, None], None, 0.5, dropout=0.3)
+    near(weights, by_hand(q, k, torch.eye(50).double()[None, None], lambda *_: True, 0.5))
+    gone = dropped == 0
+    assert abs(gone.double().mean() - 0.3) < 4 * (0.3 * 0.7 / gone.numel()) ** 0.5
+    near(dropped[~gone], (weights / 0.7)[~gone])
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_dropout_acts_in_training_only_and_keeps_the_mean(watched: bool) -> None:
+    torch.manual_seed(0)
+    attention, x, seen = noisy(Attention(4, 2, dropout=0.4)), noise(1, 6, 4), Seen()
+    recorder = Recorder("it", seen) if watched else None
+    calm = attention.eval()(x, seen=recorder)
+    near(attention(x, seen=recorder), calm)
+    many = attention.train()(x.expand(20000, -1, -1), seen=recorder)
+    error = many.std(0) / 20000**0.5
+    assert (many[0] - calm[0]).abs().max() > 1e-3
+    assert ((many.mean(0) - calm[0]).abs() < 4.5 * error).all()
+    if watched:
+        near(seen.looks[-1].weights[:1], seen.looks[0].weights)  # a watcher sees what dropout has not touched
+
+
+@pytest.mark.parametrize("memory", [Growing(), Fixed(9)])
+def test_step_by_step_is_the_same_as_all_at_once(memory: Memory) -> None:
+    attention, x, done, homes = noisy(Attention(6, 2)), noise(2, 7, 6), 0, set()
+    with torch.no_grad():
+        for size in (2, 1, 3, 1):
+            where, part = torch.arange(done, done + size), x[:, done : done + size]
+            out = attention(part, rule=Causal(), memory=memory, where=where)
+            near(out, attention(x, rule=Causal())[:, done : done + size])
+            done += size
+            homes.add((memory.k.data_ptr(), memory.k.shape))  # type: ignore[attr-defined]
+    assert len(homes) == (1 if isinstance(memory, Fixed) else 4), "a fixed memory stays where it is"
+
+
+def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:
+    attention, first, second = noisy(Attention(6, 2)), noise(1, 5, 6), noise(1, 7, 6, seed=1)
+    memory, rule = Fixed(8), Causal()
+    with torch.no_grad():
+        whole = attention(first, rule=rule), attention(second, rule=rule)
+        prompts = torch.cat(
+            [torch.cat([first[:, :2], noise(1, 2, 6, seed=2)], 1), second[:, :4]]
+        )  # the first is padded
+        attention(prompts, rule=rule, memory=memory)
+        for here, there, size in ((2, 4, 1), (3, 5, 2)):
+            part = torch.cat([first[:, here : here + size], second[:, there : there + size]])
+            where = torch.tensor([[here], [there]]) + torch.arange(size)
+            out = attention(part, rule=rule, memory=memory, where=where)
+            near(out, torch.cat([whole[0][:, here : here + size], whole[1][:, there : there + size]]))
+
+
+def test_what_is_frozen_is_computed_once() -> None:
+    cross, x, context, calls = noisy(Attention(6, 2, context=4)), noise(2, 3, 6), noise(2, 5, 4, seed=1), []
+    cross.kv.register_forward_hook(lambda *_: calls.append(1))
+    memory, rule = Frozen(), Real(torch.tensor([5, 2]))
+    right = cross(x, context, rule=rule)
+    calls.clear()
+    for step in range(3):
+        out = cross(
+            x[:, step : step + 1], context if step < 2 else None, rule=rule, memory=memory, where=torch.tensor([step])
+        )
+        near(out, right[:, step : step + 1])
+    assert len(calls) == 1

@@ -1,0 +1,251 @@
+"""Pictures of attention and of training: written whole, legible, and true to the numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from regard.draw.colour import DARK, LIGHT
+from regard.draw.curves import curves
+from regard.draw.heat import heat
+from regard.draw.label import label
+from regard.draw.maps import AttentionMap
+from regard.draw.page import page
+from regard.draw.table import table
+from regard.errors import RegardError
+
+SOURCE = ("he", "knows", "that", "the", "old", "man", "bought", "a", "red", "car", "</s>")
+TARGET = ("er", "weiß", ",", "dass", "der", "alte", "Mann", "ein", "rotes", "Auto", "kaufte", "</s>")
+UGLY = ("", "  ", "漢字", "\x00", "\ud800")
+HOSTILE = ("</script><script>alert(1)", "$x_{", "'\"&amp;", "😀", "line\nbreak", "<!-- \u2028", *UGLY)
+
+Row = dict[str, float | str | int]
+TRAIN: list[Row] = [{"kind": "train", "step": s, "loss": 9 / s + 2, "rate": 1e-3 / s} for s in range(1, 200)]
+VALID: list[Row] = [
+    {"kind": "valid", "step": s, "loss": 8 / s + 3 + s / 500, "bleu": s / 8, "seconds": 1.0} for s in range(20, 200, 20)
+]
+
+
+def attention(name: str, queries: tuple[str, ...], keys: tuple[str, ...]) -> AttentionMap:
+    raw = np.random.default_rng(7).exponential(size=(4, 4, len(queries), len(keys))) ** 3
+    if name == "decoder":
+        raw = raw * np.tri(len(queries), len(keys))
+    return AttentionMap(name, f"What {name} looked at", queries, keys, raw / raw.sum(-1, keepdims=True))
+
+
+def translation(source: tuple[str, ...] = SOURCE, target: tuple[str, ...] = TARGET) -> list[AttentionMap]:
+    return [
+        attention("encoder", source, source),
+        attention("decoder", target, target),
+        attention("cross", target, source),
+    ]
+
+
+def pixels(path: Path) -> NDArray[np.float64]:
+    from matplotlib.image import imread
+
+    return np.asarray(imread(path), dtype=np.float64)[..., :3]
+
+
+def embedded(path: Path) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    data = json.loads(found[1])
+    assert isinstance(data, dict)
+    return data
+
+
+def test_the_picture_is_written_where_no_folder_was_and_is_neither_blank_nor_huge(tmp_path: Path) -> None:
+    path = heat(translation(), tmp_path / "new" / "folder" / "heat.png", title="a → b")
+    picture = pixels(path)
+    assert all(600 < side < 3500 for side in picture.shape[:2])
+    assert 0.02 < (picture.min(axis=2) < 0.9).mean() < 0.9
+    assert [found.name for found in path.parent.iterdir()] == ["heat.png"]
+
+
+def test_sixty_words_stay_within_a_sheet(tmp_path: Path) -> None:
+    words = tuple(f"word{at}" for at in range(60))
+    picture = pixels(heat(translation(words, words), tmp_path / "long.png", title="long " * 200))
+    assert max(picture.shape[:2]) < 3500
+
+
+def test_one_layer_and_head_is_another_picture_than_their_mean(tmp_path: Path) -> None:
+    one = heat(translation(), tmp_path / "one.svg", title="t", layer=2, head=3).read_text("utf-8")
+    mean = heat(translation(), tmp_path / "mean.svg", title="t", layer=2).read_text("utf-8")
+    assert "layer 2 of 4, head 3 of 4" in one
+    assert "layer 2 of 4, mean of 4 heads" in mean
+
+
+def test_the_large_panel_says_the_weights_of_the_last_cross_layer(tmp_path: Path) -> None:
+    maps = translation()
+    text = "".join(ElementTree.fromstring(heat(maps, tmp_path / "a.svg", title="t").read_bytes()).itertext())
+    strongest = maps[2].weights[-1].mean(axis=0).max()
+    assert f"{strongest:.2f}".removeprefix("0") in text.split()
+    assert all(word in text for word in SOURCE + TARGET)
+
+
+def test_a_picture_is_the_same_bytes_every_time(tmp_path: Path) -> None:
+    first, second = (heat(translation(), tmp_path / name, title="t").read_bytes() for name in ("a.svg", "b.svg"))
+    assert first == second
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_hostile_tokens_are_drawn_without_a_warning(tmp_path: Path, ending: str) -> None:
+    path = heat(translation(HOSTILE, HOSTILE[:5]), tmp_path / f"hostile.{ending}", title="$x_{ \n </b> 😀")
+    if ending == "svg":
+        text = "".join(ElementTree.fromstring(path.read_bytes()).itertext())
+        assert "$x_{" in text
+        assert "line↵break" in text
+
+
+def test_layers_and_heads_count_from_one(tmp_path: Path) -> None:
+    item = attention("cross", TARGET, SOURCE)
+    assert np.array_equal(item.view(1, 4), item.weights[0, 3])
+    assert np.allclose(item.view(None, 2), item.weights[:, 1].mean(axis=0))
+    for layer, head, words in ((0, 1, "no layer 0"), (5, None, "no layer 5"), (1, 9, "no head 9")):
+        with pytest.raises(RegardError, match=words):
+            heat([item], tmp_path / "a.png", title="t", layer=layer, head=head)
+
+
+def test_only_known_endings_are_accepted_and_they_are_named(tmp_path: Path) -> None:
+    for name in ("a.gif", "a", "a.pdf"):
+        with pytest.raises(RegardError, match=r"\.png.*\.svg.*\.html"):
+            heat(translation(), tmp_path / name, title="t")
+        with pytest.raises(RegardError, match=r"\.html"):
+            page(translation(), tmp_path / name, title="t")
+        with pytest.raises(RegardError, match=r"\.png"):
+            curves(TRAIN, tmp_path / name)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegardError, match="cannot write"):
+        page(translation(), tmp_path / "file" / "a.html", title="t")
+
+
+def test_broken_weights_are_refused() -> None:
+    with pytest.raises(ValueError, match="the tokens ask for"):
+        AttentionMap("cross", "", ("a",), ("b",), np.ones((1, 1, 2, 1)))
+    with pytest.raises(RegardError, match="diverged"):
+        AttentionMap("cross", "", ("a",), ("b",), np.full((1, 1, 1, 1), np.nan))
+    with pytest.raises(RegardError, match="empty"):
+        AttentionMap("cross", "", (), ("b",), np.ones((1, 1, 0, 1)))
+
+
+class Outside(HTMLParser):
+    """Collects everything in a page that could reach beyond it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [f"{name}={value}" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+
+
+def test_the_page_needs_nothing_beside_itself(tmp_path: Path) -> None:
+    whole = page(translation(), tmp_path / "page.html", title="t", note="n", facts={"a": "b"}).read_text("utf-8")
+    found = Outside()
+    found.feed(whole)
+    assert found.links == []
+    assert not {"link", "iframe", "img", "object", "embed", "base"} & set(found.tags)
+    assert not re.search(r"https?:|\bsrc=|\bhref=|url\(|@import|\bfetch\(|XMLHttpRequest|import\(", whole)
+    assert "<!--" not in whole
+
+
+def test_the_page_carries_the_weights_and_shows_cross_attention_first(tmp_path: Path) -> None:
+    maps = translation()
+    data = embedded(page(maps, tmp_path / "page.html", title="t"))
+    stored, scale = data["maps"], data["scale"]
+    assert isinstance(stored, list)
+    assert isinstance(scale, int)
+    assert [item["name"] for item in stored] == ["cross", "encoder", "decoder"]
+    for item, origin in zip(stored, (maps[2], maps[0], maps[1]), strict=True):
+        assert np.abs(np.array(item["weights"]) / scale - origin.weights).max() <= 1e-4
+        assert tuple(item["queries"]) == origin.queries
+        assert tuple(item["keys"]) == origin.keys
+
+
+def test_hostile_tokens_titles_and_facts_survive_the_page(tmp_path: Path) -> None:
+    bad = "</script><!--data--><b onclick='x'>&"
+    path = page(translation(HOSTILE, HOSTILE), tmp_path / "page.html", title=bad, note=bad, facts={bad: bad})
+    stored = embedded(path)["maps"]
+    assert isinstance(stored, list)
+    assert tuple(stored[0]["keys"]) == HOSTILE
+    plain = page(translation(), tmp_path / "plain.html", title="t", facts={"a": "b"})
+    hostile_tags, plain_tags = Outside(), Outside()
+    hostile_tags.feed(path.read_text("utf-8"))
+    plain_tags.feed(plain.read_text("utf-8"))
+    assert hostile_tags.tags == plain_tags.tags
+
+
+def test_any_token_becomes_one_visible_line() -> None:
+    assert [label(token) for token in ("a\nb", "", "  ", "\t", "\x07")] == ["a↵b", "∅", "␣␣", "⇥", "\ufffd"]
+    assert label("a" * 40) == "a" * 15 + "…"
+    assert label("漢" * 40) == "漢" * 7 + "…"
+
+
+@pytest.mark.parametrize("stops", [LIGHT, DARK])
+def test_equal_steps_of_weight_are_equal_steps_of_lightness(stops: tuple[str, ...]) -> None:
+    coded = np.array([[int(stop[at : at + 2], 16) / 255 for at in (1, 3, 5)] for stop in stops])
+    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+    cones = linear @ np.array([[0.4122, 0.2119, 0.0883], [0.5363, 0.6807, 0.2817], [0.0514, 0.1074, 0.6300]])
+    lightness = np.cbrt(cones) @ np.array([0.2105, 0.7936, -0.0041])
+    steps = np.diff(lightness)
+    assert np.abs(steps - steps.mean()).max() < 0.01
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [{"kind": "train", "step": 1, "loss": 3.0, "rate": 1e-3}],
+        [{"kind": "valid", "step": 0, "loss": 3.0, "bleu": 1}],
+        [{"kind": "train", "step": 5, "loss": float("nan")}, {"kind": "valid", "step": 5, "bleu": float("inf")}],
+        [{"kind": "valid", "step": 5, "loss": float("nan"), "$x_{": 2.0}, {"kind": "other"}, {"kind": "train"}],
+    ],
+)
+def test_curves_of_few_or_broken_rows_are_still_a_picture(tmp_path: Path, rows: list[Row]) -> None:
+    assert pixels(curves(rows, tmp_path / "curves.png", "$ few_{")).min() < 0.9
+
+
+def test_curves_mark_the_best_step_and_draw_every_metric(tmp_path: Path) -> None:
+    path = curves([*TRAIN, *({**row, "chr_f": 1.0} for row in VALID)], tmp_path / "curves.svg", "A run")
+    text = "".join(ElementTree.fromstring(path.read_bytes()).itertext())
+    best = min(VALID, key=lambda row: float(row["loss"]))
+    assert f"best {best['loss']:.4g} at step {best['step']}" in text
+    assert all(name in text for name in ("A run", "loss", "bleu", "chr f", "learning rate", "validation"))
+    assert "seconds" not in text
+
+
+def test_a_step_trained_again_after_a_resume_is_drawn_once(tmp_path: Path) -> None:
+    again: list[Row] = [{"kind": "valid", "step": 100, "loss": 1.5}, {"kind": "valid", "step": 100, "loss": 2.5}]
+    text = curves(again, tmp_path / "curves.svg").read_text("utf-8")
+    assert "best 2.5 at step 100" in text
+
+
+def test_a_table_is_aligned_and_keeps_its_pipes() -> None:
+    rows: list[dict[str, object]] = [
+        {"name": "a|b", "bleu": 27.123456, "words": 1_234_567},
+        {"name": "漢字\nx", "bleu": None, "other": True},
+    ]
+    assert table(rows).splitlines() == [
+        "| name   |  bleu |   words | other |",
+        "| ------ | ----: | ------: | ----- |",
+        r"| a\|b   | 27.12 | 1234567 |       |",
+        "| 漢字 x |       |         | True  |",
+    ]
+    assert table(rows, ["bleu"]).splitlines()[0] == "|  bleu |"
+    assert table([]) == ""
+    assert table([], ["a"]) == "| a   |\n| --- |\n"

@@ -1,0 +1,380 @@
+"""Text files, pairs of texts, and what is held out of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from regard.data.files import lines
+from regard.data.pairs import Pair, read_pairs
+from regard.data.split import fingerprint, hold_out
+from regard.errors import DataError, RegardError, SettingError, UnknownName
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder whose path has spaces, as people's folders do."""
+    place = tmp_path / "my own data"
+    place.mkdir()
+    return place
+
+
+def write(path: Path, content: str | bytes) -> str:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+def texts(*data: str, **columns: str) -> list[tuple[str, str]]:
+    return [(pair.source, pair.target) for pair in read_pairs(data, columns or None).pairs]
+
+
+def complaint(*data: str, kind: type[RegardError] = DataError, **columns: str) -> str:
+    with pytest.raises(kind) as caught:
+        read_pairs(data, columns or None)
+    return str(caught.value)
+
+
+# Lines
+
+
+def test_only_newlines_end_lines(folder: Path) -> None:
+    odd = "one\u2028still one\x0b\x0c\x1c\x85\u2029\rend"
+    assert list(lines(write(folder / "a.txt", f"{odd}\r\ntwo\n\nfour"))) == [(1, odd), (2, "two"), (3, ""), (4, "four")]
+
+
+def test_a_mark_at_the_start_and_gzip_are_seen_through(folder: Path) -> None:
+    path = folder / "no suffix of gzip"
+    path.write_bytes(gzip.compress("\ufeffé\nb\n".encode()))
+    assert list(lines(path)) == [(1, "é"), (2, "b")]
+
+
+def test_a_plain_file_named_gz_is_read_as_it_is(folder: Path) -> None:
+    path = folder / "a.tsv.gz"
+    path.write_text("a\tb\n")
+    assert texts(str(path)) == [("a", "b")]
+
+
+def test_a_wrong_byte_is_named_with_line_offset_and_cure(folder: Path) -> None:
+    path = write(folder / "old.tsv", b"\xef\xbb\xbfgood\tgut\ngirls\tM\xe4dchen\n")
+    said = complaint(path)
+    assert f"{path}, line 2: " in said
+    assert "byte 0xe4 at byte offset 19." in said
+    assert Path(path).read_bytes()[19] == 0xE4
+    assert f"iconv -f WINDOWS-1252 -t UTF-8 '{path}' > '{folder}/old.utf8.tsv'" in said
+
+
+def test_a_wrong_byte_in_gzip_is_counted_in_the_unzipped_text(folder: Path) -> None:
+    path = write(folder / "old.tsv.gz", b"a\tb\n\xff\n")
+    said = complaint(path)
+    assert "line 2" in said and "byte offset 4 of the unzipped text" in said
+    assert f"gzip -dc '{path}' | iconv" in said and "old.utf8.tsv'" in said
+
+
+def test_utf_16_is_recognised(folder: Path) -> None:
+    said = complaint(write(folder / "word.txt", "a\tb\n".encode("utf-16")))
+    assert "is UTF-16" in said and "iconv -f UTF-16 -t UTF-8" in said
+    unmarked = complaint(write(folder / "bare.txt", "a\tb\n".encode("utf-16-le")))
+    assert "is not text" in unmarked and "iconv" in unmarked
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"PK\x03\x04\x14\x00\x06", "a zip archive"),
+        (b"PAR1\x15\x04", "a Parquet file"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", ""),
+        (b"some text\nand a \0 in it", "NUL"),
+    ],
+)
+def test_a_binary_file_is_not_text(folder: Path, content: bytes, kind: str) -> None:
+    path = write(folder / "a.csv", content)
+    with pytest.raises(DataError) as caught:
+        list(lines(path))
+    assert path in str(caught.value) and kind in str(caught.value)
+    assert "is not text" in str(caught.value) or "is not UTF-8" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", gzip.compress(b"")])
+def test_an_empty_file_is_refused(folder: Path, content: bytes) -> None:
+    path = write(folder / "none.tsv", content)
+    assert complaint(path) == f"{path}: is empty."
+
+
+def test_a_damaged_gzip_file_is_refused(folder: Path) -> None:
+    content = gzip.compress("\n".join(f"{n}\t{n * n}" for n in range(5000)).encode())
+    cut, wrong = folder / "cut.tsv.gz", folder / "wrong.tsv.gz"
+    cut.write_bytes(content[: len(content) // 2])
+    wrong.write_bytes(content[:-8] + b"\1\2\3\4" + content[-4:])
+    for path in (cut, wrong):
+        said = complaint(str(path))
+        assert f"{path}, line" in said and "damaged gzip" in said and "gzip -t" in said
+
+
+def test_a_missing_file_is_answered_with_the_nearest_name(folder: Path) -> None:
+    write(folder / "train.tsv", "a\tb\n")
+    said = complaint(str(folder / "trian.tsv"))
+    assert "trian.tsv: there is no such file. Did you mean 'train.tsv'?" in said
+    assert "nor the folder" in complaint(str(folder / "nowhere" / "train.tsv"))
+    assert "there is no such file" in complaint(str(folder / ("x" * 300 + ":y.tsv")))
+
+
+def test_a_missing_file_in_a_crowded_folder_does_not_list_it(folder: Path) -> None:
+    for number in range(30):
+        write(folder / f"{number:04}.jpg", "x")
+    assert "Nothing in" in complaint(str(folder / "sentences.tsv"))
+
+
+def test_a_folder_is_not_a_file(folder: Path) -> None:
+    write(folder / "train.tsv", "a\tb\n")
+    assert complaint(str(folder)) == f"{folder}: is a folder, and a file is wanted. It holds: train.tsv."
+
+
+def test_a_dangling_link_says_where_it_points(folder: Path) -> None:
+    (folder / "link.tsv").symlink_to("gone.tsv")
+    assert "is a link to 'gone.tsv', which does not exist" in complaint(str(folder / "link.tsv"))
+
+
+# Tables
+
+
+def test_tab_separated_pairs_keep_their_text_and_place(folder: Path) -> None:
+    path = write(folder / "a.tsv", 'the "cat \t  die Katze\u2028hier \r\na,b\tc\r\n')
+    assert read_pairs([path]).pairs == [
+        Pair('the "cat', "die Katze\u2028hier", path, 1),
+        Pair("a,b", "c", path, 2),
+    ]
+
+
+def test_files_are_read_in_the_order_given(folder: Path) -> None:
+    first, second = write(folder / "b.txt", "1\t2\n"), write(folder / "a.tsv.gz", "3\t4\n")
+    assert texts(first, second) == [("1", "2"), ("3", "4")]
+    assert read_pairs(first).pairs == read_pairs([first]).pairs
+
+
+def test_a_header_of_source_and_target_is_used_in_its_order(folder: Path) -> None:
+    assert texts(write(folder / "a.tsv", "Target\tSOURCE\nKatze\tcat\n")) == [("cat", "Katze")]
+    assert texts(write(folder / "a.csv", "source,target\ncat,Katze\n")) == [("cat", "Katze")]
+
+
+def test_a_ragged_row_is_named_with_file_and_line(folder: Path) -> None:
+    path = write(folder / "a.tsv", "a\tb\nc\n")
+    said = complaint(path)
+    assert f"{path}, line 2: 1 column was found, and 2 are wanted." in said and "separator" in said
+    path = write(folder / "a.csv", "a,b\nc,d,e\n")
+    assert f"{path}, line 2: 3 columns were found, and 2 are wanted." in complaint(path)
+    path = write(folder / "b.csv", "id,en,de\n1,a,b\n2,c\n")
+    assert f"{path}, line 3: 2 columns were found, and 3 are wanted." in complaint(path, source="en", target="de")
+
+
+def test_three_columns_need_a_choice(folder: Path) -> None:
+    path = write(folder / "a.tsv", "id\ten\tde\n1\tcat\tKatze\n")
+    said = complaint(path)
+    assert f"{path}, line 1: 3 columns were found, and 2 are wanted." in said
+    assert "--columns source=NAME target=NAME, of: id, en, de" in said
+    assert texts(path, source="en", target="de") == [("cat", "Katze")]
+    assert texts(path, source="de", target="en") == [("Katze", "cat")]
+
+
+def test_one_column_is_told_about_separators_and_parallel_files(folder: Path) -> None:
+    said = complaint(write(folder / "a.txt", "the cat danced\n"))
+    assert "line 1: 1 column was found" in said and "SRC:TGT" in said and "tabs" in said
+
+
+def test_columns_without_a_header_are_chosen_by_position(folder: Path) -> None:
+    path = write(folder / "a.tsv", "cat\tKatze\tby X\ndog\tHund\tby Y\n")
+    assert texts(path, source="1", target="0") == [("Katze", "cat"), ("Hund", "dog")]
+    assert "there is no column 3. Columns count from 0, to 2 here." in complaint(path, source="0", target="3")
+
+
+def test_an_unknown_column_is_answered_with_the_nearest(folder: Path) -> None:
+    path = write(folder / "a.csv", "id,english,german\n1,cat,Katze\n")
+    said = complaint(path, kind=UnknownName, source="englsh", target="german")
+    assert "unknown column 'englsh'. Did you mean 'english'?" in said
+    assert f"{path}, line 1, has: id, english, german." in said
+    assert "Did you mean 'source'?" in complaint(path, kind=UnknownName, sorce="english", target="german")
+
+
+def test_a_column_named_twice_is_refused(folder: Path) -> None:
+    path = write(folder / "a.csv", "en,en,de\n1,2,3\n")
+    assert f"{path}, line 1: the header names 'en' more than once." in complaint(path, source="en", target="de")
+
+
+def test_a_quoted_field_runs_over_lines_and_later_lines_are_numbered_right(folder: Path) -> None:
+    path = write(folder / "a.csv", '"a ""b"", c\r\nd",e\r\nf,g\r\nh\r\n')
+    said = complaint(path)
+    assert f"{path}, line 4: 1 column was found" in said
+    path = write(folder / "a.csv", '"a ""b"", c\r\nd",e\r\nf,g\r\n')
+    assert read_pairs([path]).pairs == [Pair('a "b", c\nd', "e", path, 1), Pair("f", "g", path, 3)]
+
+
+def test_a_quote_left_open_is_named_where_it_starts(folder: Path) -> None:
+    path = write(folder / "a.csv", 'a,b\nc,"d\ne,f\n')
+    said = complaint(path)
+    assert f"{path}, line 2: the record that starts here is not CSV" in said and "A field that holds a quote" in said
+
+
+def test_blank_sides_are_left_out_and_counted(folder: Path) -> None:
+    path = write(folder / "a.tsv", "\na\tb\n\t \nc\t\n \td\n\ne\tf\n\n\n")
+    found = read_pairs([path])
+    assert [pair.line for pair in found.pairs] == [2, 7]
+    assert found.empty == [(path, line) for line in (1, 3, 4, 5, 6)]
+
+
+def test_no_pairs_at_all_is_an_error(folder: Path) -> None:
+    path = write(folder / "a.tsv", "a\t\n\tb\n")
+    assert complaint(path) == f"{path}: no pairs were found: all 2 rows have a blank side. Each row needs two texts."
+    assert "there is no row of text" in complaint(write(folder / "b.tsv", "source\ttarget\n"))
+    assert "no data was given" in complaint()
+
+
+def test_an_unknown_suffix_lists_the_known_ones(folder: Path) -> None:
+    said = complaint(write(folder / "train.en", "a\n"))
+    assert "train.en: the suffix '.en'" in said and ".jsonl" in said and "SRC:TGT" in said
+    assert "has no suffix" in complaint(write(folder / "train", "a\n"))
+
+
+# JSON
+
+
+def test_json_lines_use_source_and_target_or_the_keys_asked_for(folder: Path) -> None:
+    path = write(
+        folder / "a.jsonl", '{"source": "a\\u2028b", "target": "c", "id": 1}\n\n{"target": "e", "source": "d"}\n'
+    )
+    assert texts(path) == [("a\u2028b", "c"), ("d", "e")]
+    path = write(folder / "b.ndjson.gz", '{"en": "cat", "de": "Katze"}\n')
+    assert texts(path, source="en", target="de") == [("cat", "Katze")]
+    said = complaint(path)
+    assert f"{path}, line 1: has no key 'source'; it has: en, de." in said
+    assert "--columns source=NAME target=NAME" in said
+
+
+def test_json_of_nested_translations_is_read_by_column(folder: Path) -> None:
+    path = write(folder / "a.json", json.dumps({"id": "7", "translation": {"en": "cat", "de": "Katze"}}))
+    assert texts(path, source="en", target="de") == [("cat", "Katze")]
+    assert "it has: en, de." in complaint(path)
+
+
+def test_an_unknown_json_key_is_answered_with_the_nearest(folder: Path) -> None:
+    path = write(folder / "a.jsonl", '{"english": "a", "german": "b"}\n{"english": "a"}\n')
+    said = complaint(path, kind=UnknownName, source="english", target="germen")
+    assert "Did you mean 'german'?" in said and f"{path}, line 1" in said
+    said = complaint(path, source="english", target="german")
+    assert f"{path}, line 2: has no key 'german'; it has: english." in said
+
+
+@pytest.mark.parametrize(
+    ("row", "problem", "advice"),
+    [
+        ('{"source": "a"', "is not JSON", "one whole JSON object"),
+        ('["a", "b"]', "is a JSON list", "jq -c '.[]'"),
+        ("[", "is not JSON", "jq -c '.[]'"),
+        ("[" * 100_000, "is not JSON", "one whole JSON object"),
+        ('{"source": "a", "target": 5}', "'target' is not text but 5", "quotes"),
+        ('{"source": "\\ud83d", "target": "b"}', "'source' holds \\ud83d, half of a character", "escapes"),
+    ],
+)
+def test_a_bad_json_line_is_named_with_file_line_and_cure(folder: Path, row: str, problem: str, advice: str) -> None:
+    path = write(folder / "a.jsonl", '{"source": "a", "target": "b"}\n' + row + "\n")
+    said = complaint(path)
+    assert f"{path}, line 2: " in said and problem in said and advice in said
+
+
+def test_a_null_is_a_blank_side(folder: Path) -> None:
+    path = write(folder / "a.jsonl", '{"source": "a", "target": null}\n{"source": "a", "target": "b"}\n')
+    assert read_pairs([path]).empty == [(path, 1)]
+
+
+# Parallel files
+
+
+def test_parallel_files_stay_aligned_over_odd_characters(folder: Path) -> None:
+    source = write(folder / "t.en.gz", "a\u2028b\x0bc\nd\n\n")
+    target = write(folder / "t.de", "A\r\nD\x85E\r\n\r\n")
+    both = f"{source}:{target}"
+    assert read_pairs([both]).pairs == [Pair("a\u2028b\x0bc", "A", both, 1), Pair("d", "D\x85E", both, 2)]
+    assert read_pairs([both]).empty == []
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3)])
+def test_parallel_files_of_different_length_name_both_counts(folder: Path, left: int, right: int) -> None:
+    source, target = write(folder / "t.en", "a\n" * left), write(folder / "t.de", "b\n" * right)
+    longer, shorter = (source, target) if left > right else (target, source)
+    said = complaint(f"{source}:{target}")
+    assert f"{longer}, line 4: is the first line without a partner" in said
+    assert f"'{longer}' has 5 lines, and '{shorter}' has 3." in said
+
+
+def test_a_file_whose_name_has_a_colon_is_a_file(folder: Path) -> None:
+    path = write(folder / "10:30.tsv", "a\tb\n")
+    assert texts(path) == [("a", "b")]
+    assert texts(f"{path}:{path}") == [("a\tb", "a\tb")]
+
+
+def test_a_missing_parallel_file_is_named(folder: Path) -> None:
+    source = write(folder / "train.en", "a\n")
+    write(folder / "train.de", "b\n")
+    assert "train.dee: there is no such file. Did you mean 'train.de'" in complaint(f"{source}:{folder}/train.dee")
+    assert "has only one side" in complaint(f"{source}:")
+
+
+# Holding out
+
+
+def numbered(count: int) -> list[Pair]:
+    return [Pair(f"sentence {n}", f"Satz {n}", "a.tsv", n) for n in range(1, count + 1)]
+
+
+def source_of(pair: Pair) -> str:
+    return pair.source
+
+
+def test_two_percent_are_held_out_in_file_order() -> None:
+    pairs = numbered(1000)
+    train, valid = hold_out(pairs, source_of)
+    assert len(valid) == 20
+    assert sorted(train + valid, key=lambda pair: pair.line) == pairs
+    assert [p.line for p in valid] == sorted(p.line for p in valid)
+    assert [p.line for p in train] == sorted(p.line for p in train)
+    assert len(hold_out(pairs, source_of, share=0.29)[1]) == 290
+    assert len(hold_out(pairs, source_of, share=0.5, most=7)[1]) == 7
+    assert hold_out(pairs, source_of, salt="other")[1] != valid
+
+
+def test_the_same_sentence_never_falls_on_both_sides() -> None:
+    pairs = [Pair(f"sentence {n % 100}", str(n), "a.tsv", n) for n in range(1000)]
+    train, valid = hold_out(pairs, source_of, share=0.1)
+    assert len({pair.source for pair in valid}) == 10 and len(valid) == 100
+    assert not {pair.source for pair in valid} & {pair.source for pair in train}
+
+
+def test_order_does_not_change_what_is_held_out_and_growth_changes_little() -> None:
+    pairs = numbered(1000)
+    held = set(hold_out(pairs, source_of, share=0.1)[1])
+    random.Random(0).shuffle(pairs)
+    assert set(hold_out(pairs, source_of, share=0.1)[1]) == held
+    grown = set(hold_out(numbered(1100), source_of, share=0.1)[1])
+    assert len(held & grown) >= 90
+
+
+def test_something_stays_on_either_side() -> None:
+    train, valid = hold_out(numbered(2), source_of)
+    assert len(train) == len(valid) == 1
+    assert len(hold_out(numbered(3), source_of, share=0.99)[0]) == 1
+
+
+def test_too_little_data_cannot_be_held_out() -> None:
+    with pytest.raises(DataError, match=r"1 different samples are too few.*--valid PATH"):
+        hold_out(numbered(1) * 5, source_of)
+    with pytest.raises(SettingError, match="between 0 and 1"):
+        hold_out(numbered(5), source_of, share=1.0)
+
+
+def test_a_fingerprint_notices_content_order_and_borders() -> None:
+    seen = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["abc"], ["ab", "c", ""], []]
+    assert len({fingerprint(some) for some in seen}) == len(seen)
+    assert fingerprint(["ab", "c"]) == fingerprint(iter(("ab", "c"))) == "4826ed043ab3cdec576d8541fa5d5a80"

@@ -1,0 +1,378 @@
+"""Positions, residuals, blocks, losses, memories and watching against torch's own modules and plain loops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.nn.attention import Attention
+from regard.nn.block import Feed, Residual, Stack, Tokens, vaswani_block
+from regard.nn.loss import cross_entropy
+from regard.nn.memory import DecoderState, Fixed, Frozen, Growing, LayerMemory, Memory
+from regard.nn.position import Learned, Sinusoid
+from regard.nn.rules import Causal, Real
+from regard.nn.watch import attention_names, watch
+from regard.waists import IGNORE, Look, Seen
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def noisy(module: nn.Module, seed: int = 1) -> Any:
+    """All parameters overwritten: what starts as 0 or 1 hides mistakes."""
+    module = module.double()
+    with torch.no_grad():
+        for number, parameter in enumerate(module.parameters()):
+            parameter.copy_(noise(*parameter.shape, seed=100 * seed + number) * 0.5)
+    return module
+
+
+def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:
+    assert ours.shape == right.shape and ours.isfinite().all()
+    gap, size = (ours - right).detach().abs().max(), right.detach().abs().max()
+    assert gap <= tolerance * size, f"they differ by {gap:.3g} of {size:.3g}"
+
+
+def grads(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad((out * noise(*out.shape, seed=77)).sum(), wanted, retain_graph=True))
+
+
+def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> None:
+    near(ours, right)
+    for one, other in zip(grads(ours, leaves), grads(right, leaves), strict=True):
+        near(one, other)
+
+
+# -- positions
+
+
+def wave(position: int, channel: int, width: int, base: int = 10000) -> float:
+    """Section 3.5 of the paper, to 50 digits: channel 2i is sin(p / base^(2i/D)), channel 2i + 1 its cosine."""
+    with mpmath.workdps(50):
+        angle = position / mpmath.power(base, mpmath.mpf(channel - channel % 2) / width)
+        return float(mpmath.cos(angle) if channel % 2 else mpmath.sin(angle))
+
+
+@pytest.mark.parametrize("width", [2, 6, 7, 1])
+@pytest.mark.parametrize("base", [10000, 100])
+def test_the_interleaved_sinusoid_is_the_formula_of_the_paper(width: int, base: int) -> None:
+    places = [0, 1, 2, 50, 511, 5000]
+    right = torch.tensor([[wave(p, c, width, base) for c in range(width)] for p in places], dtype=torch.float64)
+    ours = Sinusoid(width, "interleaved", base)(torch.tensor(places))
+    assert ours.dtype == torch.float64 and (ours - right).abs().max() < 5e-12
+
+
+def test_far_positions_are_as_exact_as_their_frequencies() -> None:
+    places, width = [10**5, 10**6, 123_456_789], 8
+    right = torch.tensor([[wave(p, c, width) for c in range(width)] for p in places], dtype=torch.float64)
+    gap = (Sinusoid(width, "interleaved")(torch.tensor(places)) - right).abs().amax(-1)
+    assert (gap <= 1e-15 * torch.tensor(places)).all()
+
+
+@pytest.mark.parametrize("width", [8, 7])
+def test_halves_are_the_sines_and_then_the_cosines_of_the_same_channels(width: int) -> None:
+    where = torch.tensor([[0, 3, 9], [700, 2, 2]])
+    mixed, halves = Sinusoid(width, "interleaved")(where), Sinusoid(width)(where)
+    assert halves.shape == (2, 3, width)
+    assert torch.equal(halves, mixed[..., [*range(0, width, 2), *range(1, width, 2)]])
+
+
+def test_learned_positions_are_rows_of_a_table_and_end_with_it() -> None:
+    learned = noisy(Learned(5, 3))
+    where = torch.tensor([[4, 0], [2, 2]])
+    assert torch.equal(learned(where), torch.stack([learned.table.weight[row] for row in (4, 0, 2, 2)]).view(2, 2, 3))
+    near(grads(learned(where), [learned.table.weight])[0][2], noise(2, 2, 3, seed=77)[1].sum(0))
+    with pytest.raises(IndexError):
+        learned(torch.tensor([5]))
+
+
+# -- residuals and blocks
+
+
+def normalised(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    mean = x.mean(-1, keepdim=True)
+    return (x - mean) / torch.sqrt(((x - mean) ** 2).mean(-1, keepdim=True) + norm.eps) * norm.weight + norm.bias
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", None])
+def test_the_norm_stands_where_it_is_placed(placement: Any) -> None:
+    residual, x = noisy(Residual(nn.Linear(4, 4), 4, placement, eps=0.1)), noise(2, 3, 4).requires_grad_()
+    inner, norm = residual.inner, residual.norm
+    right = {
+        "pre": lambda: x + inner(normalised(x, norm)),
+        "post": lambda: normalised(x + inner(x), norm),
+        None: lambda: x + inner(x),
+    }[placement]()
+    same_with_gradients(residual(x), right, [x, *residual.parameters()])
+    assert Residual(nn.Identity(), 4).norm.eps == 1e-5
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", None])
+def test_dropout_falls_on_what_the_layer_adds_and_never_on_the_path_around_it(placement: Any) -> None:
+    residual, x = noisy(Residual(nn.Linear(4, 4), 4, placement, dropout=0.5)).train(), noise(2000, 4)
+    plain = x + residual.inner(residual.norm(x) if placement == "pre" else x)
+    torch.manual_seed(0)
+    added = F.dropout(plain - x, 0.5)
+    torch.manual_seed(0)
+    near(residual(x), normalised(x + added, residual.norm) if placement == "post" else x + added)
+
+
+ACTIVATIONS = {
+    "relu": lambda x: max(x, 0.0),
+    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "swish": lambda x: x / (1 + math.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_feed_is_two_matrices_with_the_named_bend_between(name: str) -> None:
+    feed, x = noisy(Feed(3, 5, name)), noise(2, 4, 3)
+    up, down, first, last = (p.tolist() for p in (feed.up.weight, feed.down.weight, feed.up.bias, feed.down.bias))
+    rows = []
+    for row in x.reshape(-1, 3).tolist():
+        inner = [ACTIVATIONS[name](sum(up[n][m] * row[m] for m in range(3)) + first[n]) for n in range(5)]
+        rows.append([sum(down[n][m] * inner[m] for m in range(5)) + last[n] for n in range(3)])
+    near(feed(x), torch.tensor(rows, dtype=torch.float64).view(2, 4, 3))
+
+
+def torch_names(cross: bool) -> dict[str, list[str]]:
+    """Their name -> ours, joined along the rows."""
+    norms = ["attend", "cross", "feed"] if cross else ["attend", "feed"]
+    names = {f"norm{n + 1}": [f"{place}.norm"] for n, place in enumerate(norms)}
+    names |= {"linear1": ["feed.inner.up"], "linear2": ["feed.inner.down"], "self_attn.out_proj": ["attend.inner.out"]}
+    table = {
+        f"{their}.{kind}": [f"{o}.{kind}" for o in our] for their, our in names.items() for kind in ("weight", "bias")
+    }
+    for kind in ("weight", "bias"):
+        table[f"self_attn.in_proj_{kind}"] = [f"attend.inner.qkv.{kind}"]
+        if cross:
+            table[f"multihead_attn.in_proj_{kind}"] = [f"cross.inner.q.{kind}", f"cross.inner.kv.{kind}"]
+            table[f"multihead_attn.out_proj.{kind}"] = [f"cross.inner.out.{kind}"]
+    return table
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("cross", [True, False])
+def test_a_block_is_the_layer_of_torch(cross: bool, placement: Any, activation: str) -> None:
+    ours = noisy(vaswani_block(6, 2, 10, cross=cross, norm=placement, activation=activation, eps=1e-3))
+    kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
+    theirs = kind(6, 2, 10, 0.0, activation, 1e-3, batch_first=True, norm_first=placement == "pre").double()
+    mine = dict(ours.named_parameters())
+    weights = {their: torch.cat([mine[o] for o in our]) for their, our in torch_names(cross).items()}
+    assert set(weights) == set(theirs.state_dict()) and sum(map(len, torch_names(cross).values())) == len(mine)
+    x, context = noise(2, 4, 6).requires_grad_(), noise(2, 3, 6, seed=3).requires_grad_()
+    future, lengths = ~torch.ones(4, 4).tril().bool(), torch.tensor([2, 3])
+    padding = torch.arange(3) >= lengths[:, None]
+    if cross:
+        call: dict[str, Any] = {"tgt_mask": future, "memory_key_padding_mask": padding}
+        right = torch.func.functional_call(theirs, weights, (x, context), call)
+        out = ours(x, context, rule=Causal(), context_rule=Real(lengths))
+    else:
+        right = torch.func.functional_call(theirs, weights, (x,), {"src_mask": future})
+        out = ours(x, rule=Causal())
+    same_with_gradients(out, right, [x, *([context] if cross else []), *ours.parameters()])
+
+
+def test_a_stack_runs_its_blocks_in_order_and_hands_out_the_states_asked_for() -> None:
+    blocks = [noisy(vaswani_block(4, 2, 6, cross=True), seed) for seed in (1, 2, 3)]
+    norm, x, context = noisy(nn.LayerNorm(4), 9), noise(2, 3, 4), noise(2, 5, 4, seed=1)
+    states, rules = [x], {"rule": Causal(), "context_rule": Real(torch.tensor([2, 5]))}
+    for block in blocks:
+        states.append(block(states[-1], context, **rules))
+    last, taps = Stack(blocks, norm)(x, context, **rules, taps=[2, 0])
+    near(last, normalised(states[3], norm))
+    assert [torch.equal(tap, state) for tap, state in zip(taps, (states[1], states[3]), strict=True)] == [True, True]
+    bare, none = Stack(blocks)(x, context, **rules)
+    assert torch.equal(bare, states[3]) and none == ()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_tokens_are_read_by_the_matrix_that_wrote_them(bias: bool) -> None:
+    tokens, ids, states = noisy(Tokens(7, 4, bias=bias)), torch.tensor([[1, 6, 1]]), noise(2, 4).requires_grad_()
+    table = tokens.table.weight
+    near(tokens(ids), torch.stack([table[1], table[6], table[1]])[None] * 2.0)
+    logits = [[sum(s[c] * table[n, c] for c in range(4)) for n in range(7)] for s in states]
+    right = torch.stack([torch.stack(row) for row in logits]) + (tokens.bias if bias else 0.0)
+    same_with_gradients(tokens.read(states), right, [states, *tokens.parameters()])
+    assert sum(p.numel() for p in tokens.parameters()) == 28 + 7 * bias
+    plain = noisy(Tokens(7, 4, scaled=False))
+    near(plain(ids), plain.table.weight[ids])
+    assert abs(Tokens(500, 64).table.weight.detach().std().item() - 1 / 8) < 0.003
+
+
+# -- losses
+
+
+def smoothed(logits: Tensor, labels: list[int], epsilon: float) -> tuple[Tensor, int]:
+    """-Σ_n Σ_c t_c log p_c with t = 1 - ε for the right class and ε / (V - 1) for each other, one class at a time."""
+    total, count = logits.new_zeros(()), 0
+    for row, label in zip(logits, labels, strict=True):
+        if label == -100:
+            continue
+        log_sum = torch.log(sum(torch.exp(value) for value in row))
+        for c, value in enumerate(row):
+            total = total - (1 - epsilon if c == label else epsilon / (len(row) - 1)) * (value - log_sum)
+        count += 1
+    return total, count
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.4])
+def test_smoothing_gives_the_other_classes_their_share_and_the_right_one_none(epsilon: float) -> None:
+    logits, labels = (2 * noise(6, 5)).requires_grad_(), [3, -100, 0, 4, 4, -100]
+    total, count = cross_entropy(logits.view(2, 3, 5), torch.tensor(labels).view(2, 3), epsilon)
+    right, asked = smoothed(logits, labels, epsilon)
+    assert IGNORE == -100 and int(count) == asked == 4 and total.ndim == count.ndim == 0
+    same_with_gradients(total, right, [logits])
+    torchs = F.cross_entropy(logits, torch.tensor(labels), reduction="sum", label_smoothing=epsilon)
+    assert ((torchs - right).abs().item() > 0.01) == (epsilon > 0)
+
+
+def test_where_nothing_is_asked_there_is_no_loss_and_no_count() -> None:
+    logits = noise(3, 5).requires_grad_()
+    total, count = cross_entropy(logits, torch.full((3,), IGNORE), 0.1)
+    assert float(total) == 0.0 and int(count) == 0 and not grads(total, [logits])[0].any()
+
+
+def test_sixteen_bits_are_summed_in_thirty_two() -> None:
+    logits = noise(400, 50).bfloat16()
+    total, _ = cross_entropy(logits, torch.arange(400) % 50, 0.1)
+    assert total.dtype == torch.float32
+    near(total.double(), cross_entropy(logits.double(), torch.arange(400) % 50, 0.1)[0], 1e-5)
+
+
+# -- memories
+
+
+@pytest.mark.parametrize("memory", [Growing(), Fixed(4), Frozen()])
+def test_selected_rows_take_their_past_along(memory: Memory) -> None:
+    memory.select(torch.tensor([1, 0]))  # nothing is kept yet: nothing happens
+    k, v = noise(3, 2, 4, 5), noise(3, 2, 4, 6, seed=1)
+    memory.extend(lambda: (k, v), None)
+    memory.select(torch.tensor([2, 0, 2, 1]))
+    kept = memory.kept if isinstance(memory, Frozen) else (memory.k, memory.v)  # type: ignore[attr-defined]
+    assert torch.equal(kept[0], torch.stack([k[2], k[0], k[2], k[1]])) and torch.equal(kept[1], v[[2, 0, 2, 1]])
+
+
+@pytest.mark.parametrize("past", [Growing, lambda: Fixed(6)])
+def test_kept_rows_go_on_as_if_they_had_been_alone(past: Any) -> None:
+    stack = Stack([noisy(vaswani_block(4, 2, 6, cross=True), seed) for seed in (1, 2)])
+    context, lengths, x, rows = noise(3, 4, 4), torch.tensor([4, 2, 3]), noise(3, 5, 4, seed=1), torch.tensor([2, 0, 2])
+    state = DecoderState([LayerMemory(past()) for _ in range(2)], torch.tensor([3, 3, 3]), context, lengths)
+    with torch.no_grad():
+        stack(x[:, :3], context, rule=Causal(), context_rule=Real(lengths), memory=state.layers, where=torch.arange(3))
+        state.keep(rows)
+        assert torch.equal(state.context, context[rows]) and torch.equal(state.context_mask, lengths[rows])
+        more, where = noise(3, 2, 4, seed=2), state.at[:, None] + torch.arange(2)
+        known = Real(state.context_mask)
+        out, _ = stack(more, None, rule=Causal(), context_rule=known, memory=state.layers, where=where)
+        whole = torch.cat([x[rows, :3], more], 1)
+        right, _ = stack(whole, context[rows], rule=Causal(), context_rule=Real(lengths[rows]))
+    near(out, right[:, 3:])
+
+
+def test_reordered_rows_exchange_their_pasts_and_leave_the_source_alone() -> None:
+    k, context, lengths = noise(3, 1, 2, 2), noise(3, 4, 2, seed=1), torch.tensor([1, 2, 3])
+    state = DecoderState(
+        [LayerMemory(Growing(k, -k), Frozen((k + 1, k + 2)))], torch.tensor([5, 6, 7]), context, lengths
+    )
+    state.reorder(torch.tensor([1, 1, 0]))
+    attend, cross = state.layers[0].attend, state.layers[0].cross
+    assert isinstance(attend, Growing) and torch.equal(attend.k, k[[1, 1, 0]]) and torch.equal(attend.v, -k[[1, 1, 0]])
+    assert state.at.tolist() == [6, 6, 5]
+    assert torch.equal(cross.kept[0], k + 1) and state.context is context and state.context_mask is lengths
+    state.keep(torch.tensor([2]))
+    assert (
+        state.at.tolist() == [5] and torch.equal(cross.kept[1], k[2:] + 2) and torch.equal(state.context, context[2:])
+    )
+
+
+# -- watching
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Stack([vaswani_block(6, 2, 8)]), Stack([vaswani_block(6, 2, 8, cross=True)])
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        context, _ = self.encoder(x, rule=Real(torch.tensor([3, 2])))
+        return self.decoder(y, context, rule=Causal())[0]
+
+
+NAMES = ["encoder.blocks.0.attend", "decoder.blocks.0.attend", "decoder.blocks.0.cross"]
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(module._forward_pre_hooks) for module in model.modules())
+
+
+def looked(attention: Attention, x: Tensor, may: Any) -> Tensor:
+    """softmax of the scaled products of queries and keys, one number at a time"""
+    q, k, _ = F.linear(x, attention.qkv.weight, attention.qkv.bias).chunk(3, -1)
+    out = torch.zeros(len(x), 2, x.shape[1], x.shape[1], dtype=torch.float64)
+    for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in out.shape[:3])).tolist():
+        cut, seen = slice(3 * h, 3 * h + 3), [j for j in range(x.shape[1]) if may(b, i, j)]
+        powers = [math.exp(float(q[b, i, cut] @ k[b, j, cut]) / math.sqrt(3)) for j in seen]
+        for j, power in zip(seen, powers, strict=True):
+            out[b, h, i, j] = power / sum(powers)
+    return out
+
+
+def test_a_watcher_sees_the_weights_and_changes_nothing() -> None:
+    model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
+    with torch.no_grad():
+        before = model(x, y)
+        with watch(model) as seen:
+            near(model(x, y), before)
+        near(seen.weights(NAMES[0]), looked(model.encoder.blocks[0].attend.inner, x, lambda b, i, j: j < (3, 2)[b]))
+        near(seen.weights(NAMES[1]), looked(model.decoder.blocks[0].attend.inner, y, lambda b, i, j: j <= i))
+    assert seen.names() == NAMES == list(attention_names(model)) and seen.weights(NAMES[2]).shape == (2, 2, 4, 3)
+    for look in seen.looks:
+        near(look.weights.sum(-1), torch.ones(look.weights.shape[:-1], dtype=torch.float64))
+    assert hooks(model) == 0
+    model(x, y)
+    assert len(seen.looks) == 3
+
+
+def test_only_the_named_are_watched_and_an_unknown_name_is_refused() -> None:
+    model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
+    with watch(model, [NAMES[2]]) as seen:
+        model(x, y)
+    assert seen.names() == [NAMES[2]]
+    with (
+        pytest.raises(ValueError, match="decoder.blocks.7.cross.*encoder.blocks.0.attend"),
+        watch(model, ["decoder.blocks.7.cross"]),
+    ):
+        pass
+    with pytest.raises(RuntimeError, match="torn"), watch(model):
+        raise RuntimeError("torn")
+    assert hooks(model) == 0
+
+
+def test_a_model_compiled_before_is_watched_all_the_same() -> None:
+    model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        before = compiled(x, y)
+        with watch(compiled) as seen:  # type: ignore[arg-type]
+            near(compiled(x, y), before)
+        assert seen.names() == NAMES
+        near(compiled(x, y), before)
+    assert len(seen.looks) == 3 and hooks(model) == 0
+
+
+def test_the_steps_of_a_decoding_are_joined_into_one_map() -> None:
+    steps = [noise(1, 2, 1, width, seed=width) for width in (1, 2, 3)]
+    joined = Seen([Look("it", step) for step in steps] + [Look("other", noise(1, 2, 1, 9))]).weights("it")
+    assert joined.shape == (1, 2, 3, 3)
+    assert all(torch.equal(joined[:, :, n : n + 1, : n + 1], steps[n]) for n in range(3))
+    assert not joined.triu(1).any()

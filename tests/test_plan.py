@@ -1,0 +1,146 @@
+"""The plan of batches: every sample once, never over the budget, and the same grains whenever they are asked for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from regard.data.plan import Plan
+from regard.errors import DataError, SettingError
+
+Lengths = npt.NDArray[np.int64]
+
+
+def some_lengths(count: int, sides: int = 2, seed: int = 0) -> Lengths:
+    """Lengths as sentences have them, with sides that resemble each other."""
+    random = np.random.default_rng(seed)
+    first = random.lognormal(3, 0.6, (count, 1))
+    return np.clip(first * random.lognormal(0, 0.2, (count, sides)), 1, 200).astype(np.int64)
+
+
+def padded(lengths: Lengths, grain: Lengths) -> int:
+    return len(grain) * int(lengths[grain].max(0).sum())
+
+
+def same(some: list[Lengths], others: list[Lengths]) -> bool:
+    return len(some) == len(others) and all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("sides", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 7, 3000])
+@pytest.mark.parametrize("budget", [600, 4096, 10**7])
+def test_every_sample_comes_once_and_no_grain_exceeds_the_budget(sides: int, count: int, budget: int) -> None:
+    lengths = some_lengths(count, sides)
+    plan = Plan(lengths, budget, seed=3)
+    for grains in (plan.epoch(0), plan.epoch(1), plan.sequential()):
+        assert np.array_equal(np.sort(np.concatenate(grains)), np.arange(count))
+        assert max(padded(lengths, grain) for grain in grains) <= budget
+
+
+def test_lengths_without_sides_are_one_side() -> None:
+    lengths = some_lengths(500, 1)
+    assert same(Plan(lengths[:, 0], 512, 0).epoch(2), Plan(lengths, 512, 0).epoch(2))
+
+
+def test_a_grain_is_full_before_the_next_begins() -> None:
+    lengths = some_lengths(2000)
+    grains = Plan(lengths, 1024, 0).sequential()
+    for grain, following in pairwise(grains):
+        assert padded(lengths, np.append(grain, following[0])) > 1024
+
+
+def test_an_epoch_depends_on_lengths_budget_seed_and_number_alone() -> None:
+    lengths = some_lengths(2000)
+    plan = Plan(lengths, 1024, seed=5)
+    plan.grain(1000)
+    assert same(plan.epoch(4), Plan(lengths.copy(), 1024, seed=5).epoch(4))
+    assert not same(plan.epoch(4), Plan(lengths, 1024, seed=6).epoch(4))
+    assert not same(plan.epoch(4), plan.epoch(5))
+
+
+@pytest.mark.parametrize(("noise", "length"), [(0.1, None), (0.0, 9)])
+def test_other_samples_meet_in_another_epoch(noise: float, length: int | None) -> None:
+    lengths = some_lengths(2000) if length is None else np.full(2000, length)
+    plan = Plan(lengths, 1024, 0, noise)
+    first, second = ({frozenset(grain.tolist()) for grain in plan.epoch(number)} for number in (0, 1))
+    assert len(first & second) < 0.1 * len(first)
+
+
+def test_grains_come_in_random_order() -> None:
+    lengths = some_lengths(2000)
+    means = np.array([lengths[grain].sum(1).mean() for grain in Plan(lengths, 1024, 0).epoch(0)])
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
+
+
+def test_the_nth_grain_is_found_by_walking_jumping_and_going_back() -> None:
+    lengths = some_lengths(300)
+    plan = Plan(lengths, 512, seed=1)
+    walked = [(number, grain) for number in range(6) for grain in plan.epoch(number)]
+    assert len({len(plan.epoch(number)) for number in range(6)}) > 1  # or counting through epochs would prove little
+    for order in (range(len(walked)), [len(walked) - 1, 0, 100, 41, len(walked) - 1]):
+        fresh = Plan(lengths, 512, seed=1)
+        for place in order:
+            epoch, grain = fresh.grain(place)
+            assert epoch == walked[place][0] and np.array_equal(grain, walked[place][1])
+
+
+def test_walking_plans_each_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    epoch = Plan.epoch
+
+    def counted(plan: Plan, number: int) -> list[Lengths]:
+        asked.append(number)
+        return epoch(plan, number)
+
+    monkeypatch.setattr(Plan, "epoch", counted)
+    plan = Plan(some_lengths(300), 512, seed=1)
+    reached = [plan.grain(place)[0] for place in range(150)]
+    assert asked == list(range(reached[-1] + 1)) and reached[-1] > 2
+
+
+def test_a_grain_may_be_changed_by_its_owner() -> None:
+    plan = Plan(some_lengths(50), 512, seed=1)
+    plan.grain(0)[1][:] = -1
+    assert plan.grain(0)[1].min() >= 0
+
+
+def test_evaluation_goes_by_length() -> None:
+    lengths = some_lengths(500)
+    totals = lengths[np.concatenate(Plan(lengths, 512, 0).sequential())].sum(1)
+    assert (np.diff(totals) >= 0).all()
+
+
+def test_padding_is_the_share_of_padded_positions_and_small() -> None:
+    lengths = some_lengths(20_000)
+    plan = Plan(lengths, 2048, 0)
+    assert plan.padding() == pytest.approx(1 - lengths.sum() / sum(padded(lengths, g) for g in plan.epoch(0)))
+    assert plan.padding() < 0.1
+    assert Plan(np.full(64, 8), 64, 0).padding() == 0
+    assert Plan(np.array([3, 1]), 6, 0).padding() == pytest.approx(1 - 4 / 6)
+
+
+def test_samples_without_length_find_a_place() -> None:
+    grains = Plan(np.zeros((10, 2), dtype=np.int64), 4, 0).epoch(0)
+    assert sorted(len(grain) for grain in grains) == [2, 4, 4]
+
+
+def test_a_sample_larger_than_the_budget_is_named() -> None:
+    with pytest.raises(DataError, match=r"sample 1 has a length of 30, and a grain has room for 20\. Raise the budget"):
+        Plan(np.array([[3, 4], [10, 20]]), 20, 0)
+
+
+def test_a_plan_of_nothing_is_refused() -> None:
+    with pytest.raises(DataError, match="no samples"):
+        Plan(np.zeros(0), 20, 0)
+    with pytest.raises(SettingError, match="budget 0"):
+        Plan(np.ones(3), 0, 0)
+    with pytest.raises(ValueError, match="not negative"):
+        Plan(np.array([1, -1]), 9, 0)
+
+
+def test_the_grains_of_a_seed_are_the_same_on_every_machine() -> None:
+    grains = Plan(np.array([5, 3, 8, 1, 9, 2]), 16, seed=7).epoch(0)
+    assert [grain.tolist() for grain in grains] == [[3, 5, 1], [4], [0, 2]]
