@@ -248,4 +248,4 @@ def test_a_table_is_aligned_and_keeps_its_pipes() -> None:
     ]
     assert table(rows, ["bleu"]).splitlines()[0] == "|  bleu |"
     assert table([]) == ""
-    assert table([], ["a"]) == "| a   |\n| --- |\n"
+    assert table([], ["a"]) == "| a   |\n| --- |"

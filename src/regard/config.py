@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import json
 import types
 import typing
@@ -84,12 +85,12 @@ def describe(kind: type[Any]) -> dict[str, str]:
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _docs_in_source(kind: type[Any]) -> dict[str, str]:
     tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(kind)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     docs = {}
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
                 docs[field.target.id] = " ".join(text.value.value.split())

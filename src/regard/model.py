@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from regard.config import as_dict, from_dict, override
 from regard.decode.settings import Decode
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
-from regard.explain import Explanation, explain
+from regard.explain import explain
+from regard.explain.explanation import Explanation
 from regard.inputs.text import Text
 from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System

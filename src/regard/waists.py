@@ -1,6 +1,6 @@
 """The four small things that everything passes through.
 
-    Batch   inputs -> body      States   body -> head      Answer   task -> a person      Seen   what was watched
+Batch   inputs -> body      States   body -> head      Answer   task -> a person      Seen   what was watched
 """
 
 from __future__ import annotations

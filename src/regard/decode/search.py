@@ -41,7 +41,12 @@ class Found:
 
 
 def search(
-    body: Generating, batch: Batch, end: int, limits: Int[Tensor, "B"], settings: Decode, requests: np.ndarray | None = None
+    body: Generating,
+    batch: Batch,
+    end: int,
+    limits: Int[Tensor, "B"],
+    settings: Decode,
+    requests: np.ndarray | None = None,
 ) -> list[list[Found]]:
     """For each row of `batch`, whose `target` is the prompt, the best answers of at most `limits` tokens, best first.
 
@@ -56,7 +61,13 @@ def search(
 
 
 def _single(
-    body: Generating, state: State, last: Tensor, end: int, limits: Tensor, settings: Decode, requests: np.ndarray | None
+    body: Generating,
+    state: State,
+    last: Tensor,
+    end: int,
+    limits: Tensor,
+    settings: Decode,
+    requests: np.ndarray | None,
 ) -> list[list[Found]]:
     """One path a row: the likeliest token each time, or a drawn one; `best` draws run as rows of their own."""
     copies = settings.best if settings.sample else 1
@@ -116,7 +127,13 @@ class Beams:
     """
 
     def __init__(
-        self, body: Generating, state: State, last: Int[Tensor, "B"], end: int, limits: Int[Tensor, "B"], settings: Decode
+        self,
+        body: Generating,
+        state: State,
+        last: Int[Tensor, "B"],
+        end: int,
+        limits: Int[Tensor, "B"],
+        settings: Decode,
     ) -> None:
         self.body, self.state, self.end, self.settings = body, state, end, settings
         B, W = len(last), settings.beam

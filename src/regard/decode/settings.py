@@ -35,10 +35,16 @@ class Decode:
 
     def __post_init__(self) -> None:
         if self.beam < 1 or self.best < 1 or self.longer < 0 or self.top_k < 0:
-            raise SettingError("decode.beam and decode.best must be at least 1, decode.longer and decode.top_k at least 0.")
+            raise SettingError(
+                "decode.beam and decode.best must be at least 1, decode.longer and decode.top_k at least 0."
+            )
         if self.temperature <= 0 or not 0 < self.top_p <= 1:
-            raise SettingError("decode.temperature must be above 0 and decode.top_p in (0, 1]; for greedy set sample=false.")
+            raise SettingError(
+                "decode.temperature must be above 0 and decode.top_p in (0, 1]; for greedy set sample=false."
+            )
         if self.sample and self.beam > 1:
             raise SettingError("decode.sample and decode.beam > 1 exclude each other: choose one.")
         if not self.sample and self.best > self.beam:
-            raise SettingError(f"decode.best={self.best} answers need decode.beam={self.best} or more, or decode.sample=true.")
+            raise SettingError(
+                f"decode.best={self.best} answers need decode.beam={self.best} or more, or decode.sample=true."
+            )

@@ -8,7 +8,10 @@ function readHash() {
   const asked = new URLSearchParams(location.hash.slice(1));
   const at = maps.findIndex((map) => map.name === asked.get("map"));
   if (at >= 0) state.map = at;
-  const count = (text, most, otherwise) => (text === "mean" ? MEAN : Number(text) >= 1 && Number(text) <= most ? Math.floor(Number(text)) : otherwise);
+  const count = (text, most, otherwise) => {
+    const number = Math.floor(Number(text));
+    return text === "mean" ? MEAN : number >= 1 && number <= most ? number : otherwise;
+  };
   state.layer = count(asked.get("layer"), chosen().layers, Math.min(state.layer, chosen().layers));
   state.head = count(asked.get("head"), chosen().heads, state.head > chosen().heads ? MEAN : state.head);
   if (["grid", "arcs"].includes(asked.get("view"))) state.view = asked.get("view");
@@ -162,7 +165,8 @@ function overGrid(event) {
 // The tile under the pointer; a number in the margin stands for the mean of its row or column.
 function tileAt(event) {
   const { gutter, wide, high } = seen.tiles, box = find(".tiles canvas").getBoundingClientRect();
-  const column = Math.floor((event.clientX - box.left - gutter) / wide) + 1, row = Math.floor((event.clientY - box.top - gutter) / high) + 1;
+  const column = Math.floor((event.clientX - box.left - gutter) / wide) + 1;
+  const row = Math.floor((event.clientY - box.top - gutter) / high) + 1;
   return { layer: clamp(row, MEAN, chosen().layers), head: clamp(column, MEAN, chosen().heads) };
 }
 

@@ -23,7 +23,7 @@ def page(
     maps: Sequence[AttentionMap], path: Path, *, title: str, note: str = "", facts: Mapping[str, str] | None = None
 ) -> Path:
     """Write the interactive page: a grid and arcs for every layer and head of every map, cross-attention first."""
-    check_ending(path, (".html",))
+    check_ending(path, (".html", ".htm"))
     ordered = cross_first(tuple(maps))
     pairs = [(html.escape(name), html.escape(value)) for name, value in (facts or {}).items()]
     parts = {

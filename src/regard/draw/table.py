@@ -22,7 +22,7 @@ def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = 
         return f"| {' | '.join(padded)} |"
 
     rule = [("-" * (width - 1) + ":") if flush else "-" * width for width, flush in zip(widths, right, strict=True)]
-    return "\n".join([row_of(cells[0]), row_of(rule), *map(row_of, cells[1:])]) + "\n"
+    return "\n".join([row_of(cells[0]), row_of(rule), *map(row_of, cells[1:])])
 
 
 def _numeric(values: Sequence[object]) -> bool:

@@ -201,7 +201,8 @@ function drawArcs(map, weights, most, least) {
     element("text", { class: "side", x: left - pad, y: 14, "text-anchor": "end" }, "looks …"),
     element("text", { class: "side", x: right + pad, y: 14 }, "… at"),
   ];
-  if (!paths.length) sides.push(element("text", { class: "none", x: (left + right) / 2, y: top + height / 2, "text-anchor": "middle" }, "nothing so strong"));
+  const middle = { class: "none", x: (left + right) / 2, y: top + height / 2, "text-anchor": "middle" };
+  if (!paths.length) sides.push(element("text", middle, "nothing so strong"));
   svg.setAttribute("width", width);
   svg.setAttribute("height", top + height + 6);
   svg.replaceChildren(...sides, ...paths, ...tokens);

@@ -21,7 +21,11 @@ TITLES = {
     "encoder": "What the words of the source looked at among themselves",
     "decoder": "What each word of the translation looked at in what was said before",
 }
-PLACES = {"cross": ("decoder.blocks", "cross"), "encoder": ("encoder.blocks", "attend"), "decoder": ("decoder.blocks", "attend")}
+PLACES = {
+    "cross": ("decoder.blocks", "cross"),
+    "encoder": ("encoder.blocks", "attend"),
+    "decoder": ("decoder.blocks", "attend"),
+}
 
 
 def explain_translation(model: Model, source: str, target: str | None = None) -> Explanation:

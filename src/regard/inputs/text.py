@@ -41,7 +41,9 @@ class Text:
         if path.is_dir():
             path = path / "tokenizer.json"
         if not path.exists():
-            raise DataError("there is no such tokenizer.", path, advice="Give a tokenizer.json or a folder that holds one.")
+            raise DataError(
+                "there is no such tokenizer.", path, advice="Give a tokenizer.json or a folder that holds one."
+            )
         try:
             return cls(Tokenizer.from_file(str(path)))
         except Exception as error:  # the library raises bare Exception for any file it cannot read

@@ -78,7 +78,7 @@ def loop(
             torch.manual_seed(grain_seed(settings.seed, grain))
             with autocast(device, settings):
                 grain_loss, grain_count = loss(batch)
-            grain_loss.backward()
+            torch.autograd.backward(grain_loss)
             total += grain_loss.detach()
             count += grain_count
             if watchman is not None:

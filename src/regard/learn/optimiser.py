@@ -47,9 +47,7 @@ def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensor
     for name, parameter in model.named_parameters():
         found = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
         if found:
-            optimiser.state[parameter] = {
-                key: value.to(parameter.device).clone() for key, value in found.items()
-            }
+            optimiser.state[parameter] = {key: value.to(parameter.device).clone() for key, value in found.items()}
 
 
 class Average:
@@ -78,7 +76,9 @@ def fast_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
-        checks: list[Any] = [getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")]
+        checks: list[Any] = [
+            getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+        ]
         return any(check is not None and check() for check in checks)
     return False
 

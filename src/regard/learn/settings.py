@@ -53,8 +53,8 @@ class Train:
                 raise SettingError(f"train.{name} must be at least 1, not {value}.")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise SettingError(f"train.betas must be two numbers in [0, 1), not {self.betas}.")
-        for name, value in {"smoothing": self.smoothing, "average": self.average}.items():
-            if not 0 <= value < 1:
-                raise SettingError(f"train.{name} must be in [0, 1), not {value}.")
+        for name, part in {"smoothing": self.smoothing, "average": self.average}.items():
+            if not 0 <= part < 1:
+                raise SettingError(f"train.{name} must be in [0, 1), not {part}.")
         if self.rate <= 0 or self.warmup < 0 or self.clip < 0 or self.decay < 0:
             raise SettingError("train.rate must be above 0; train.warmup, train.clip and train.decay at least 0.")

@@ -54,7 +54,9 @@ def save_state(
             flush(aside / name)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise RunError(f"{final}: the checkpoint could not be written ({error}). Earlier ones are untouched.") from error
+        raise RunError(
+            f"{final}: the checkpoint could not be written ({error}). Earlier ones are untouched."
+        ) from error
     if final.exists():
         shutil.rmtree(final)
     aside.rename(final)

@@ -62,7 +62,7 @@ class Attention(nn.Module):
     def split(self, x: Float[Tensor, "B L D"], parts: int) -> tuple[Tensor, ...]:
         """(B, L, parts · D) -> `parts` tensors (B, H, L, d)."""
         B, L, _ = x.shape
-        return x.view(B, L, parts, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        return tuple(x.view(B, L, parts, self.heads, -1).permute(2, 0, 3, 1, 4))
 
     def query(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q d"]:
         return self.split(self.q(x), 1)[0]
@@ -101,14 +101,17 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B Q D"]:  # fmt: skip
         """`where`: the positions of x in its row, when it does not start at 0 (with a memory)."""
         if self.crossing:
-            if context is None and memory is None:
-                raise ValueError("cross-attention needs a context, or a memory that holds one")
-            q = self.query(x)
-            make = lambda: self.keys(context)  # noqa: E731
-            where = None  # positions of x mean nothing among the keys of the context
+            q, where = self.query(x), None  # positions of x mean nothing among the keys of the context
         else:
-            q, *new = self.project(x)
-            make = lambda: (new[0], new[1])  # noqa: E731
+            q, own_k, own_v = self.project(x)
+
+        def make() -> tuple[Tensor, Tensor]:
+            if not self.crossing:
+                return own_k, own_v
+            if context is None:
+                raise ValueError("cross-attention needs a context, or a memory that holds one")
+            return self.keys(context)
+
         k, v = make() if memory is None else memory.extend(make, where)
         mixed = self.attend(q, k, v, rule, where, seen)
         return self.out(mixed.transpose(1, 2).flatten(2))

@@ -27,7 +27,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Residual(nn.Module):
     """x + inner(x), and where the norm stands: `post` LN(x + inner(x)) as in 2017, `pre` x + inner(LN(x)), None nowhere."""
 
-    def __init__(self, inner: nn.Module, width: int, norm: Norm | None = "post", dropout: float = 0.0, eps: float = 1e-5):
+    def __init__(
+        self, inner: nn.Module, width: int, norm: Norm | None = "post", dropout: float = 0.0, eps: float = 1e-5
+    ):
         super().__init__()
         self.inner, self.placement = inner, norm
         self.norm = nn.Identity() if norm is None else nn.LayerNorm(width, eps)

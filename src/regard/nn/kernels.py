@@ -93,9 +93,10 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float) -> 
     if form is None or form[0].offsets is None:
         raise ValueError("varlen needs a rule of packed documents")
     (queries, keys), window = form[0].offsets, form[1]
+    rows = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
+    starts = queries.starts.int(), keys.starts.int()
     out = varlen_attn(
-        *(x[0].transpose(0, 1).contiguous() for x in (q, k, v)),
-        queries.starts.int(), keys.starts.int(), queries.longest, keys.longest,
-        window_size=window, scale=scale,
-    )  # fmt: skip
+        rows[0], rows[1], rows[2], *starts, queries.longest, keys.longest, window_size=window, scale=scale
+    )
+    assert isinstance(out, Tensor)
     return out.transpose(0, 1)[None]

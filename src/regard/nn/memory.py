@@ -1,8 +1,8 @@
 """What is kept between decoding steps. Modules hold no state: memory is the caller's object, written in place.
 
-    Growing   keys and values of all steps so far, one longer each step
-    Fixed     the same in a buffer of constant size, so that compiled code sees one shape; rows may be at different places
-    Frozen    computed once from the context and never again (cross-attention)
+Growing   keys and values of all steps so far, one longer each step
+Fixed     the same in a buffer of constant size, so that compiled code sees one shape; rows may be at different places
+Frozen    computed once from the context and never again (cross-attention)
 """
 
 from __future__ import annotations

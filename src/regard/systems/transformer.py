@@ -123,7 +123,8 @@ class Transformer(nn.Module):
         context, tapped = self.encode(batch, taps)
         S, T = batch.x.shape[1], batch.target.shape[1]
         real = None if batch.target_mask is None else Real(batch.target_mask)
-        rule, context_rule = join(Causal(), real), None if batch.mask is None else Real(batch.mask)
+        rule = join(Causal(), real)
+        context_rule: Rule | None = None if batch.mask is None else Real(batch.mask)
         if batch.offsets is not None and batch.target_offsets is not None:
             rule = join(Causal(), Same.packed(batch.target_offsets, T), real)
             context_rule = join(Same.packed(batch.target_offsets, T, batch.offsets, S), context_rule)
@@ -159,7 +160,12 @@ class Transformer(nn.Module):
         rule = None if growing and ids.shape[1] == 1 else Causal()
         context_rule = None if state.context_mask is None else Real(state.context_mask)
         x, _ = self.decoder(
-            self.embed(ids, where), state.context, rule=rule, context_rule=context_rule, memory=state.layers, where=where
+            self.embed(ids, where),
+            state.context,
+            rule=rule,
+            context_rule=context_rule,
+            memory=state.layers,
+            where=where,
         )
         state.at = state.at + ids.shape[1]
         return x

@@ -134,7 +134,8 @@ class Translate:
         self, model: Model, samples: Sequence[Pair], decode: Decode, data: Data
     ) -> tuple[dict[str, float | str], list[Answer]]:
         """BLEU and chrF by sacreBLEU, with its signature, and the share of exact matches."""
-        from sacrebleu.metrics import BLEU, CHRF
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
 
         answers = self.answer(model, [sample.source for sample in samples], decode)
         said, meant = [str(a.value) for a in answers], [sample.target for sample in samples]

@@ -1,0 +1,33 @@
+# Two commands do everything on a fresh machine, set-up included:  make demo   make test
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check clean
+
+demo: .venv/ready
+	$(BIN)/regard demo $(DEMO)
+
+test: .venv/ready-dev check
+	$(BIN)/python -m pytest
+
+# everything that reads the code without running it
+check: .venv/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+# torch first and alone: a range asked for by another package could bring a build with gigabytes of CUDA libraries
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/ready-dev: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,parity,parquet]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,315 @@
+"""The command line: thin words around plain functions. Nothing here imports torch until a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard import __version__
+from regard.errors import Interrupted, RegardError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from regard.model import Model
+
+app = typer.Typer(
+    name="regard", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+    help="The transformer family: train on your own files, load what is published, answer, and see what it looked at.",
+)  # fmt: skip
+
+SEVERAL = ("--data", "--valid", "--columns", "--set")
+"""Options that take several values after one name."""
+
+CHUNK = 512
+"""Lines of standard input that are answered together."""
+
+Data = Annotated[
+    list[str] | None, typer.Option("--data", help="Files; two parallel files are SRC:TGT.", show_default=False)
+]
+Columns = Annotated[list[str] | None, typer.Option("--columns", help="source=NAME target=NAME: columns by name.")]
+Assigned = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.steps=5000 model.depth=2 …")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Folder = Annotated[Path, typer.Argument(help="A run, or a published folder.", show_default=False)]
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The folder of the run.")] = Path("runs/demo"),
+    again: Annotated[bool, typer.Option("--again", help="Replace the run that an earlier demo left there.")] = False,
+) -> None:
+    """Train a translator on the embedded corpus, score it, translate, draw its attention."""
+    from regard.runs.demo import demo as run_demo
+
+    run_demo(out, again, console())
+
+
+@app.command()
+def train(
+    task: Annotated[str, typer.Argument(help="What the model shall do: see 'regard list tasks'.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="The folder of the run.", show_default=False)],
+    data: Data = None,
+    valid: Annotated[
+        list[str] | None, typer.Option("--valid", help="Validation files; else a share is held out.")
+    ] = None,
+    columns: Columns = None,
+    model: Annotated[str | None, typer.Option("--model", help="A preset, or a folder to start from.")] = None,
+    assigned: Assigned = None,
+    config: Annotated[Path | None, typer.Option("--config", help="A YAML or JSON file of settings.")] = None,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+) -> None:
+    """Train a model on your own files. Settings: 'regard list settings'."""
+    from regard.runs.training import train as run_train
+
+    run_train(
+        task, data or (), out=out, model=model, valid=valid or (), columns=named(columns), settings=assigned or (),
+        config=config, device=device, resume=resume, console=console(),
+    )  # fmt: skip
+
+
+@app.command()
+def evaluate(
+    run: Folder,
+    data: Data = None,
+    columns: Columns = None,
+    assigned: Assigned = None,
+    device: Device = "auto",
+    answers: Annotated[Path | None, typer.Option("--answers", help="Write source, answer, reference as JSONL.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+) -> None:
+    """Score a run on the data it remembers, or on other files."""
+    from regard.runs.evaluating import evaluate as run_evaluate
+    from regard.runs.evaluating import write_answers
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    result = run_evaluate(run, data or (), columns=named(columns), settings=assigned or (), device=device, say=say)
+    if answers is not None:
+        write_answers(result, answers)
+    if json:
+        print(as_json(result.scores))
+    else:
+        for name, value in result.scores.items():
+            print(f"{name:10} {value}")
+
+
+@app.command()
+def run(
+    run: Folder,
+    inputs: Annotated[
+        list[str] | None, typer.Argument(help="Texts, or files of lines. Without: standard input.")
+    ] = None,
+    assigned: Assigned = None,
+    device: Device = "auto",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
+) -> None:
+    """Answer texts, lines of files, or standard input, in their order."""
+    from regard.config import override
+    from regard.model import load, with_decode
+    from regard.runs.settings import gather
+    from regard.runs.training import pick_device
+
+    model = load(run, device=pick_device(device))
+    decode = override(model.identity.decode, gather(assigned or ()).get("decode", {}), "decode.")
+    for chunk in chunks(texts(inputs or [])):
+        answer_chunk(with_decode(model, decode), chunk, json)
+
+
+def answer_chunk(model: Model, chunk: list[str], json: bool) -> None:
+    for text, answer in zip(chunk, model.answer(chunk), strict=True):
+        if json:
+            row = {
+                "input": text,
+                "value": answer.value,
+                "scores": answer.scores,
+                "tokens": answer.tokens,
+                **answer.extra,
+            }
+            print(as_json(row), flush=True)
+            continue
+        options = answer.extra.get("alternatives", [])
+        if len(options) > 1:
+            for option in options:
+                print(f"{option['score']:9.4f}\t{option['value']}", flush=True)
+        else:
+            print(answer.value, flush=True)
+
+
+@app.command()
+def explain(
+    run: Folder,
+    inputs: Annotated[list[str], typer.Argument(help="A text, and its translation if it shall be given.")],
+    out: Annotated[Path, typer.Option("--out", help="A .png, .svg or .html file.")] = Path("explanation.html"),
+    layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, from 1 (pictures).")] = None,
+    head: Annotated[int | None, typer.Option("--head", help="Only this head, from 1 (pictures).")] = None,
+    device: Device = "auto",
+) -> None:
+    """Draw what each layer and head looked at."""
+    from regard.model import load
+    from regard.runs.training import pick_device
+
+    if len(inputs) > 2:
+        raise RegardError(
+            f"explain takes one text, or a text and its translation; {len(inputs)} were given. Quote them."
+        )
+    found = load(run, device=pick_device(device)).explain(*inputs)
+    path = found.save(out, layer, head)
+    print(f"{found.title}\n{path}")
+
+
+@app.command()
+def info(
+    name: Annotated[str, typer.Argument(help="A preset, a run or a published folder.", show_default=False)],
+) -> None:
+    """Layer by layer: shapes, parameters, memory, operations."""
+    from regard.runs.info import LENGTH
+    from regard.runs.info import info as look
+
+    found = look(name)
+    print(found.title)
+    print("  " + ", ".join(f"{key} {value}" for key, value in found.config.items()))
+    show(
+        [{"layer": x.name, "kind": x.kind, "shape": x.shape, "parameters": f"{x.parameters:,}"} for x in found.layers],
+        right=("parameters",),
+    )
+    print(f"{found.parameters:,} parameters, {found.bytes / 2**20:,.1f} MiB of weights")
+    print(f"{found.flops / 1e6:,.1f} MFLOP forward for {LENGTH} source and {LENGTH} target tokens")
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="systems, presets, tasks or settings.")] = "presets",
+) -> None:
+    """What there is."""
+    from regard.runs.info import catalogue
+
+    show(catalogue(kind), right=("parameters",))
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="A run or a published folder.", show_default=False)],
+    target: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", help="The layout to write.")] = "huggingface",
+) -> None:
+    """Write a model in a published layout."""
+    from regard.errors import RunError
+    from regard.model import load, save
+
+    if target.exists() and (target.is_file() or any(target.iterdir())):
+        raise RunError(f"{target}: exists and is not empty. Choose another folder.")
+    save(load(source), target, to)
+    print(target)
+
+
+def named(columns: Sequence[str] | None) -> dict[str, str]:
+    """`["source=en", "target=de"]` as a dictionary."""
+    found = {}
+    for text in columns or ():
+        name, sign, value = text.partition("=")
+        if not (sign and name and value):
+            raise RegardError(f"'{text}' names no column. Write --columns source=NAME target=NAME.")
+        found[name] = value
+    return found
+
+
+def texts(inputs: Sequence[str]) -> Iterator[str]:
+    """Arguments as they are, the lines of those that are files, or the lines of standard input."""
+    from regard.data.files import lines
+
+    if not inputs:
+        if sys.stdin.isatty():
+            print("type one text a line; Ctrl-D ends", file=sys.stderr)
+        for line in sys.stdin:
+            yield line.rstrip("\r\n")
+    for text in inputs:
+        if len(text) < 4096 and Path(text).is_file():
+            yield from (line for _, line in lines(text))
+        else:
+            yield text
+
+
+def chunks(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Many lines at a time from a file or a pipe; one at a time from a person."""
+    size = 1 if sys.stdin.isatty() else CHUNK
+    chunk: list[str] = []
+    for line in lines:
+        chunk.append(line)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def show(rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> None:
+    """Aligned columns, plain enough for grep."""
+    if not rows:
+        return
+    names = list(rows[0])
+    widths = {n: max(len(n), *(len(str(row[n])) for row in rows)) for n in names}
+    for row in [{n: n for n in names}, *rows]:
+        cells = (f"{row[n]!s:>{widths[n]}}" if n in right else f"{row[n]!s:<{widths[n]}}" for n in names)
+        print("  ".join(cells).rstrip())
+
+
+def as_json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def spread(words: Sequence[str]) -> list[str]:
+    """`--data a b` -> `--data a --data b`: what follows such an option belongs to it until the next option."""
+    result: list[str] = []
+    current, taken = "", 0
+    for word in words:
+        if word.startswith("-"):
+            current, taken = (word if word in SEVERAL else ""), 0
+            if not current:
+                result.append(word)
+            continue
+        result += [current, word] if current else [word]
+        taken += 1
+    return result
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    try:
+        app(spread(words))
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(stop.code)
+    except RegardError as error:
+        if "--debug" in words:
+            raise
+        print(f"regard: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
