@@ -136,7 +136,7 @@ def emulated(
         mine, theirs = slice(*q_starts[n : n + 2].tolist()), slice(*k_starts[n : n + 2].tolist())
         one, keys, values = (x.transpose(0, 1)[None] for x in (q[mine], k[theirs], v[theirs]))
         Q, K = one.shape[2], keys.shape[2]
-        assert Q <= q_longest and K <= k_longest
+        assert q_longest >= Q and k_longest >= K
         shift = K - Q
 
         def near_enough(b: int, h: int, i: int, j: int, shift: int = shift) -> bool:
@@ -212,11 +212,14 @@ CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]]
 def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, device, dtype, keys, rule, at, dropout, watched = case
     monkeypatch.setattr(kernels, "varlen_attn", emulated)
-    x = SimpleNamespace(is_cuda=device == CUDA, device=SimpleNamespace(type=device), dtype=dtype, shape=(1, H, keys, 8))
-    assert kernels.choose(x, x, rule, torch.arange(1) if at else None, dropout, watched) == kernel  # type: ignore[arg-type]
+    x: Any = SimpleNamespace(
+        is_cuda=device == CUDA, device=SimpleNamespace(type=device), dtype=dtype, shape=(1, H, keys, 8)
+    )
+    where = torch.arange(1) if at else None
+    assert kernels.choose(x, x, rule, where, dropout, watched) == kernel
     monkeypatch.setattr(kernels, "varlen_attn", None)
     without = "sdpa" if kernel == "varlen" else kernel
-    assert kernels.choose(x, x, rule, torch.arange(1) if at else None, dropout, watched) == without  # type: ignore[arg-type]
+    assert kernels.choose(x, x, rule, where, dropout, watched) == without
 
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa", "varlen"])

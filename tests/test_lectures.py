@@ -103,7 +103,7 @@ def test_w02_masked_scores_are_divided_by_the_root_of_the_width() -> None:
 
 
 def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale() -> None:
-    """Right is √2. What is printed as scaled was divided by 4, the number of tokens; weights and output by nothing."""
+    """Right is √2. What is printed as scaled was divided by 4, the number of tokens; the results by nothing."""
     x, slide = LECTURES["W02"]["inputs"], LECTURES["W02"]["slide"]
     near(tensor(slide["scores"]) / 4, slide["scaled"])
     for name, scale in (("unscaled", 1.0), ("by_number_of_tokens", 1 / 4)):
@@ -139,7 +139,7 @@ def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
 
 
 def test_w05_the_slide_shows_the_deviation_of_a_sample() -> None:
-    """Right is the population's (÷ 5); the slide's is a sample's (÷ 4), and its label 7 x 3 stands at a 7 x 5 table."""
+    """Right is the population's (÷ 5); the slide's is a sample's (÷ 4), and its label 7 x 3 stands at 7 x 5 numbers."""
     x, slide, other = tensor(LECTURES["W05"]["inputs"]["X"]), LECTURES["W05"]["slide"], reading("W05", "sample")
     assert tuple(x.shape) == (7, 5)
     centred = x - x.mean(-1, keepdim=True)
@@ -260,7 +260,7 @@ def test_w22_a_high_temperature_flattens() -> None:
 
 @pytest.mark.parametrize("row", reading("W23")["rows"], ids=lambda row: f"width {row['d']}")
 def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str, Any]) -> None:
-    """The slide's 0-1 random variables have mean 0 and variance 1. The median shows the vanishing, the mean does not."""
+    """Slides say 0-1 variables: mean 0, variance 1. The median shows that gradients vanish; their mean does not."""
     d, keys, draws = row["d"], LECTURES["W23"]["inputs"]["keys"], 600
     chance = torch.Generator().manual_seed(d)
     q = torch.randn(draws, 1, 1, d, generator=chance, dtype=torch.float64)

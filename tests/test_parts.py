@@ -213,7 +213,7 @@ def test_tokens_are_read_by_the_matrix_that_wrote_them(bias: bool) -> None:
 
 
 def smoothed(logits: Tensor, labels: list[int], epsilon: float) -> tuple[Tensor, int]:
-    """-Σ_n Σ_c t_c log p_c with t = 1 - ε for the right class and ε / (V - 1) for each other, one class at a time."""
+    """-Σ t_c log p_c with t = 1 - ε for the right class and ε / (V - 1) for each other, one class at a time."""
     total, count = logits.new_zeros(()), 0
     for row, label in zip(logits, labels, strict=True):
         if label == -100:
@@ -239,7 +239,7 @@ def test_smoothing_gives_the_other_classes_their_share_and_the_right_one_none(ep
 def test_where_nothing_is_asked_there_is_no_loss_and_no_count() -> None:
     logits = noise(3, 5).requires_grad_()
     total, count = cross_entropy(logits, torch.full((3,), IGNORE), 0.1)
-    assert float(total) == 0.0 and int(count) == 0 and not grads(total, [logits])[0].any()
+    assert total.item() == 0.0 and int(count) == 0 and not grads(total, [logits])[0].any()
 
 
 def test_sixteen_bits_are_summed_in_thirty_two() -> None:
@@ -349,7 +349,7 @@ def test_only_the_named_are_watched_and_an_unknown_name_is_refused() -> None:
         model(x, y)
     assert seen.names() == [NAMES[2]]
     with (
-        pytest.raises(ValueError, match="decoder.blocks.7.cross.*encoder.blocks.0.attend"),
+        pytest.raises(ValueError, match=r"blocks\.7.*encoder\.blocks\.0\.attend"),
         watch(model, ["decoder.blocks.7.cross"]),
     ):
         pass

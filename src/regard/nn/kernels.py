@@ -84,7 +84,10 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, 
     if isinstance(rule, Causal) and at is None and q.shape[-2] == k.shape[-2]:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
     mask = allowed(q, k, rule, at)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    if mask is not None and out.is_cuda:  # some CUDA kernels give an empty row the mean of all values; the CPU's give 0
+        out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    return out
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float) -> Tensor:

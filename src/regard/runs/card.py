@@ -1,0 +1,61 @@
+"""The model card: what the run is, what it reached, on what, and how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from regard.data.pairs import Pair
+from regard.draw.table import table
+from regard.runs.folder import RunFolder
+from regard.waists import Answer
+
+
+def write_card(folder: RunFolder, samples: Sequence[Pair], answers: Sequence[Answer]) -> None:
+    facts = folder.facts()
+    parts = [
+        f"# {folder.path.name}\n\nA `{facts['preset']}` trained by `regard` {facts['regard']} to {facts['task']}.",
+        "## Scores on the validation data\n\n" + _scores(facts),
+        "![training curves](curves.png)",
+        "## Data\n\n" + _data(facts),
+        "## Examples\n\n" + _examples(samples, answers),
+        "## Use\n\n" + _use(folder.path.name),
+        "## Settings\n\n" + _settings(facts["settings"]),
+    ]
+    (folder.path / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _scores(facts: dict[str, Any]) -> str:
+    scores = dict(facts["scores"])
+    signature = scores.pop("signature", "")
+    rows = [{"measure": name, "value": value} for name, value in scores.items()]
+    rows.append({"measure": f"loss of a token (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)})
+    return table(rows) + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
+
+
+def _data(facts: dict[str, Any]) -> str:
+    sources, found = facts["sources"], facts["found"]
+    valid = ", ".join(f"`{p}`" for p in sources["valid"]) or "a share of the training files, held out by content"
+    return (
+        f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} pairs "
+        f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} pairs"
+    )
+
+
+def _examples(samples: Sequence[Pair], answers: Sequence[Answer]) -> str:
+    rows = [
+        {"source": sample.source, "answer": answer.value, "reference": sample.target}
+        for sample, answer in list(zip(samples, answers, strict=True))[:8]
+    ]
+    return table(rows)
+
+
+def _use(name: str) -> str:
+    return f'```\nregard run {name} "a sentence"\nregard explain {name} "a sentence" --out map.html\nregard evaluate {name}\n```'
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    rows = [
+        {"setting": f"{group}.{name}", "value": value} for group, values in settings.items() for name, value in values.items()
+    ]
+    return table(rows)

@@ -1,0 +1,115 @@
+"""`demo`: the main job on the embedded corpus — train, score, translate, show what was looked at — in a few minutes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from regard.data.grammar import Pair, corpus
+from regard.errors import RunError
+from regard.runs.evaluating import evaluate
+from regard.runs.progress import clock
+from regard.runs.training import train
+
+SENTENCE = "the cat danced"
+MOVED = "the man said that the woman bought the red book"
+"""Its translation has the verb at the end: the cross-attention must reach back for it."""
+
+SETTINGS = (
+    "model.depth=2", "model.decoder_depth=2", "model.dropout=0", "model.hidden=512", "data.vocabulary=1000",
+    "train.steps=1200", "train.tokens=2048", "train.rate=4e-3", "train.warmup=100", "train.schedule=linear",
+    "train.smoothing=0", "train.every=400", "train.log=20", "data.score=300", "decode.beam=1",
+)  # fmt: skip
+"""A smaller transformer-tiny: the grammar has about 200 words a side."""
+
+MARK = "demo.json"
+"""Says that a folder was made by the demo, and may be replaced by it."""
+
+
+def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console: Console | None = None) -> float:
+    """Returns the share of test sentences that were translated exactly, in percent."""
+    console, folder, begun = console or Console(), Path(out), time.perf_counter()
+    clear(folder, again)
+    times: dict[str, float] = {}
+
+    def stage(name: str, title: str) -> None:
+        times[name] = time.perf_counter()
+        console.print(f"\n[bold]{title}[/bold]", highlight=False)
+
+    stage("corpus", "1  The corpus: an English–German grammar written for regard")
+    data = write_corpus(folder.with_name(folder.name + "-data"))
+    stage("train", "2  Training a Transformer on it")
+    model = train("translate", [data["train"]], valid=[data["valid"]], out=folder, settings=SETTINGS, console=console)
+    stage("score", "3  Scoring it on 2,000 sentences with word combinations it has never seen")
+    result = evaluate(folder, [data["test"]], device="cpu")
+    console.print("  " + ", ".join(f"{k} {v}" for k, v in result.scores.items() if k != "signature"), highlight=False)
+    show_mistakes(result.sources, [str(a.value) for a in result.answers], result.references, console)
+    stage("answer", "4  Asking it")
+    for text in (SENTENCE, MOVED):
+        console.print(f"  {text}  →  [bold]{model.answer(text).value}[/bold]", highlight=False)
+    stage("explain", "5  What it looked at")
+    for name, text in (("cat", SENTENCE), ("moved", MOVED)):
+        found = model.explain(text)
+        for suffix in ("html", "png"):
+            console.print(f"  {found.save(folder / f'attention-{name}.{suffix}')}", highlight=False)
+    console.print("  In the second, the last German word is the verb: its row reaches back to the middle of the sentence.")
+    times["end"] = time.perf_counter()
+    seconds = {a: round(times[b] - times[a], 1) for a, b in zip(list(times), list(times)[1:], strict=False)}
+    exact = float(result.scores["exact"])
+    (folder / MARK).write_text(json.dumps({"seconds": seconds, "test": result.scores}, indent=1), encoding="utf-8")
+    console.print(f"\ndone in {clock(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})")
+    console.print(own_data(folder), highlight=False, markup=False)
+    return exact
+
+
+def clear(folder: Path, again: bool) -> None:
+    """An earlier demo is replaced when asked; anything else is never touched."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / MARK).exists():
+        raise RunError(f"{folder}: holds something that the demo did not finish making. Remove it, or choose another --out.")
+    if not again:
+        raise RunError(f"{folder}: an earlier demo is there. Look at it with 'regard run {folder} \"{SENTENCE}\"', or use --again.")
+    shutil.rmtree(folder)
+
+
+def write_corpus(folder: Path) -> dict[str, str]:
+    """As tab-separated files, so that a person can see what their own should look like."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = corpus()
+    paths = {}
+    for name, pairs in (("train", made.train), ("valid", made.valid), ("test", made.test)):
+        paths[name] = str(folder / f"{name}.tsv")
+        _write(Path(paths[name]), pairs)
+    return paths
+
+
+def _write(path: Path, pairs: Sequence[Pair]) -> None:
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
+
+
+def show_mistakes(sources: Sequence[str], said: Sequence[str], meant: Sequence[str], console: Console) -> None:
+    wrong = [(s, a, m) for s, a, m in zip(sources, said, meant, strict=True) if a != m]
+    if wrong:
+        source, answer, right = wrong[0]
+        console.print(f"  {len(wrong)} of {len(meant)} differ, for example:", highlight=False)
+        console.print(f"    {source}\n    → {answer}\n    = {right}", highlight=False, markup=False)
+
+
+def own_data(folder: Path) -> str:
+    return f"""
+Your own data: a file with a sentence, a tab and its translation on each line (or CSV, JSONL, or two files SRC:TGT), then
+
+  regard train translate --data pairs.tsv --model transformer-tiny --out runs/mine
+  regard evaluate runs/mine
+  regard run runs/mine "a sentence"
+  regard explain runs/mine "a sentence" --out map.html
+
+What the demo made is in {folder}: ask it more with  regard run {folder} "the old man does not buy a car"
+"""

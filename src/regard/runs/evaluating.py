@@ -1,0 +1,61 @@
+"""`evaluate`: the task's own metrics, on the data that a run remembers or on other files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.config import override
+from regard.errors import RunError
+from regard.model import load, read_identity
+from regard.runs.prepare import Say, Sources, read_samples, split_samples
+from regard.runs.settings import gather, resolve
+from regard.runs.training import pick_device, validation_loss
+from regard.waists import Answer
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    scores: dict[str, Any]
+    sources: list[str]
+    answers: list[Answer]
+    references: list[str]
+
+
+def evaluate(
+    folder: str | os.PathLike[str], data: Sequence[str] = (), *, columns: Mapping[str, str] | None = None,
+    settings: Sequence[str] = (), device: str = "auto", say: Say = lambda line: None,
+) -> Evaluation:  # fmt: skip
+    """Score a model on files, or a run on the validation data it remembers."""
+    folder = Path(folder)
+    _, own = read_identity(folder)
+    said = gather(settings)
+    made = resolve(own.get("settings", {"decode": own.get("decode", {})}), said)
+    model = load(folder, device=pick_device(device))
+    decode = override(model.identity.decode, said.get("decode", {}), "decode.")
+    if data:
+        samples = read_samples(model.task, data, columns or {}, say)
+    elif "sources" in own:
+        old = own["sources"]
+        sources = Sources(tuple(old["data"]), tuple(old["valid"]), tuple(sorted(old["columns"].items())))
+        samples = split_samples(model.task, sources, made, say)[1]
+    else:
+        raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
+    say(f"  {len(samples):,} pairs")
+    scores, answers = model.task.score(model, samples, decode, made.data)
+    encoded = model.task.encode(samples, model.text_or_refuse(), 10**9)
+    scores = {"loss": round(validation_loss(model, encoded, made), 4), **scores}
+    return Evaluation(scores, [s.source for s in samples], answers, [s.target for s in samples])
+
+
+def write_answers(result: Evaluation, path: str | os.PathLike[str]) -> None:
+    """One JSON object a line: source, answer, reference."""
+    with Path(path).open("w", encoding="utf-8") as file:
+        for source, answer, reference in zip(result.sources, result.answers, result.references, strict=True):
+            file.write(json.dumps({"source": source, "answer": answer.value, "reference": reference}, ensure_ascii=False) + "\n")
+
+

@@ -1,0 +1,80 @@
+"""The run folder: a published-style checkpoint plus what is ours: regard.json, log.jsonl, events, curves, samples."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from regard.draw.curves import curves
+from regard.errors import RunError
+from regard.model import OWN_FILE, read_identity
+
+
+class RunFolder:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.log_file = self.path / "log.jsonl"
+        self._events: Any = None
+
+    def exists(self) -> bool:
+        return (self.path / OWN_FILE).exists()
+
+    def refuse_if_taken(self) -> None:
+        """A run is never overwritten, nor is a folder that holds something else."""
+        if self.exists():
+            raise RunError(f"{self.path}: there is a run already. Go on with it by --resume, or choose another --out.")
+        if self.path.is_file():
+            raise RunError(f"{self.path}: is a file. Choose another --out.")
+        if self.path.exists() and any(self.path.iterdir()):
+            raise RunError(f"{self.path}: is not empty and is no run. Choose another --out.")
+
+    def facts(self) -> dict[str, Any]:
+        """What regard.json says."""
+        if not self.exists():
+            raise RunError(f"{self.path}: is no run: it has no {OWN_FILE}.")
+        return read_identity(self.path)[1]
+
+    def log(self, row: dict[str, Any]) -> None:
+        with self.log_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        writer = self._writer(int(row["step"]))
+        for key, value in row.items():
+            if key != "step" and isinstance(value, int | float):
+                writer.add_scalar(f"{row['kind']}/{key}", value, row["step"])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The log so far; a last line that a kill cut in two is left out."""
+        rows = []
+        if self.log_file.exists():
+            for line in self.log_file.read_text(encoding="utf-8").splitlines():
+                try:
+                    rows.append(json.loads(line))
+                except json.JSONDecodeError:
+                    continue
+        return rows
+
+    def cut_back(self, step: int) -> None:
+        """Forget what the log says after `step`: it will be said again."""
+        kept = [row for row in self.rows() if row["step"] <= step]
+        aside = self.log_file.with_suffix(".writing")
+        aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        aside.replace(self.log_file)
+        self._writer(step + 1)
+
+    def _writer(self, step: int) -> Any:
+        if self._events is None:
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            self._events = SummaryWriter(str(self.path / "events"), purge_step=step)
+        return self._events
+
+    def draw(self, title: str) -> None:
+        curves(self.rows(), self.path / "curves.png", title)
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None

@@ -1,0 +1,102 @@
+"""`info` and `list`: what there is, and a model layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.config import as_dict, describe
+from regard.errors import UnknownName
+from regard.model import Model, build, load
+from regard.runs.settings import GROUPS
+from regard.systems import SYSTEMS
+from regard.tasks import TASKS
+
+LENGTH = 32
+"""Tokens a side for which the operations of a forward pass are counted."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    kind: str
+    shape: str
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Info:
+    title: str
+    config: dict[str, Any]
+    layers: list[Layer]
+    parameters: int
+    bytes: int
+    flops: int
+    facts: dict[str, Any]
+
+
+def info(name: str) -> Info:
+    """Of a preset (built without memory) or a folder."""
+    model = load(name) if Path(name).is_dir() or "/" in name else build(name, device="meta")
+    layers = [_layer(path, module) for path, module in model.body.named_modules() if _owns(module)]
+    count = sum(p.numel() for p in model.parameters())
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    facts = {"system": model.identity.system.name, "task": model.task.name, "source": model.identity.source}
+    return Info(f"{name}: {model.identity.system.about}", as_dict(model.config), layers, count, size, _flops(model), facts)
+
+
+def _owns(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False))
+
+
+def _layer(path: str, module: nn.Module) -> Layer:
+    own = dict(module.named_parameters(recurse=False))
+    shape = " + ".join("×".join(map(str, p.shape)) for p in own.values())
+    return Layer(path, type(module).__name__, shape, sum(p.numel() for p in own.values()))
+
+
+def _flops(model: Model) -> int:
+    """Multiplications and additions of matrix products in one forward pass, counted on shapes alone."""
+    x = torch.zeros((1, LENGTH), dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.to("meta").logits(x, x)
+    return int(counter.get_total_flops())
+
+
+def catalogue(kind: str) -> list[dict[str, Any]]:
+    """Rows of `regard list`."""
+    rows = {"tasks": _tasks, "systems": _systems, "presets": _presets, "settings": _settings}
+    if kind not in rows:
+        raise UnknownName("list", kind, rows)
+    return rows[kind]()
+
+
+def _tasks() -> list[dict[str, Any]]:
+    return [{"task": task.name, "about": task.about, "columns": ", ".join(task.columns)} for task in TASKS.values()]
+
+
+def _systems() -> list[dict[str, Any]]:
+    return [{"system": s.name, "about": s.about, "tasks": ", ".join(s.tasks)} for s in SYSTEMS.values()]
+
+
+def _presets() -> list[dict[str, Any]]:
+    return [
+        {"preset": name, "system": s.name, "parameters": f"{preset.parameters:,}", "tasks": ", ".join(s.tasks)}
+        for s in SYSTEMS.values()
+        for name, preset in s.presets.items()
+    ]
+
+
+def _settings() -> list[dict[str, Any]]:
+    """Every setting with its default and the documentation written under its field."""
+    groups = [*GROUPS.items(), *(("model", s.config) for s in SYSTEMS.values())]
+    return [
+        {"setting": f"{group}.{name}", "default": getattr(kind(), name), "about": about}
+        for group, kind in groups
+        for name, about in describe(kind).items()
+    ]

@@ -1,0 +1,66 @@
+"""What a person sees while a model trains: one aligned line with the time left, and a line at each validation."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+QUIET_SECONDS = 15.0
+"""Without a terminal a plain line is printed this often."""
+
+
+class Reporter:
+    def __init__(self, steps: int, done: int, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.steps = steps
+        self.last_line = time.monotonic()
+        self.bar: Progress | None = None
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=24),
+                TextColumn("loss {task.fields[loss]:7.4f}"), TextColumn("rate {task.fields[rate]:8.2e}"),
+                TextColumn("{task.fields[speed]:>9,.0f} tokens/s"), TimeElapsedColumn(), TextColumn("left"),
+                TimeRemainingColumn(compact=True), console=self.console, refresh_per_second=4,
+            )  # fmt: skip
+            self.line = self.bar.add_task("train", total=steps, completed=done, loss=float("nan"), rate=0.0, speed=0.0)
+
+    def __enter__(self) -> Reporter:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def advance(self, step: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.line, completed=step)
+
+    def trained(self, row: dict[str, Any], left: float) -> None:
+        if self.bar is not None:
+            self.bar.update(self.line, loss=row["loss"], rate=row["rate"], speed=row["tokens_per_s"])
+        elif time.monotonic() - self.last_line > QUIET_SECONDS:
+            self.last_line = time.monotonic()
+            self.say(
+                f"step {row['step']:>7,}/{self.steps:,}  loss {row['loss']:7.4f}  rate {row['rate']:8.2e}  "
+                f"{row['tokens_per_s']:>9,.0f} tokens/s  left {clock(left)}"
+            )
+
+    def validated(self, row: dict[str, Any], best: bool) -> None:
+        scores = "  ".join(f"{k} {v:6.2f}" for k, v in row.items() if k in ("bleu", "chrf", "exact"))
+        mark = "  best so far" if best else ""
+        self.say(f"step {row['step']:>7,}  validation loss {row['loss']:7.4f}  {scores}{mark}")
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(int(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

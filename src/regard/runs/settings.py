@@ -1,0 +1,68 @@
+"""The settings of a run: the preset's recipe, then a file, then what was said on the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regard.config import as_dict, override, parse_assignments, read_settings
+from regard.data.settings import Data
+from regard.decode.settings import Decode
+from regard.errors import SettingError, suggest
+from regard.learn.settings import Train
+
+GROUPS = {"data": Data, "train": Train, "decode": Decode}
+
+
+@dataclass(frozen=True)
+class Settings:
+    data: Data
+    train: Train
+    decode: Decode
+    model: dict[str, Any]
+    """changes to the preset's config"""
+
+    def as_dict(self) -> dict[str, Any]:
+        groups = {name: as_dict(getattr(self, name)) for name in GROUPS}
+        return {**groups, "model": self.model}
+
+
+def gather(assigned: Iterable[str] = (), file: str | os.PathLike[str] | None = None) -> dict[str, dict[str, Any]]:
+    """What a person said: a settings file, then `group.name=value`, which win."""
+    said: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
+    for group, values in parse_assignments(assigned).items():
+        said.setdefault(group, {}).update(values)
+    for group in said:
+        if group not in (*GROUPS, "model"):
+            raise SettingError(f"unknown group of settings '{group}'. {suggest(group, (*GROUPS, 'model'))}")
+    return said
+
+
+def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]) -> Settings:
+    made: dict[str, Any] = {}
+    for name, kind in GROUPS.items():
+        made[name] = override(override(kind(), recipe.get(name, {}), f"{name}."), said.get(name, {}), f"{name}.")
+    model = dict(said.get("model", {}))
+    for taken, instead in (("vocabulary", "data.vocabulary"), ("pad", ""), ("start", ""), ("end", "")):
+        if taken in model:
+            advice = f" Set {instead}." if instead else ""
+            raise SettingError(f"model.{taken} follows from the tokenizer and cannot be set.{advice}")
+    return Settings(**made, model=model)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> list[str]:
+    """`train.rate: 0.001 -> 0.002` for every value that is not the same."""
+    found = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{where}{key}.")
+        elif _plain(a) != _plain(b):
+            found.append(f"{where}{key}: {a} -> {b}")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,70 @@
+"""The kernels on a CUDA device against the plain rule. Their logic is tested without one in test_attention.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.nn import kernels
+from regard.nn.attention import Attention
+from regard.nn.rules import Causal, Real, Rule, Same, Window
+from regard.waists import Offsets
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+STARTS = Offsets(torch.tensor([0, 5, 6, 40, 64]), 64)
+OTHERS = Offsets(torch.tensor([0, 9, 12, 50, 80]), 64)
+
+
+def heads(length: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
+    made = torch.randn(1, 4, length, 32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return made.to("cuda", dtype).requires_grad_()
+
+
+def on_cuda(offsets: Offsets) -> Offsets:
+    return Offsets(offsets.starts.cuda(), offsets.longest)
+
+
+@pytest.mark.parametrize("form", ["same", "causal", "window", "causal window", "cross"])
+def test_packed_rows_give_what_the_rule_says_forward_and_backward(form: str) -> None:
+    own, other = on_cuda(STARTS), on_cuda(OTHERS)
+    keys_length = 80 if form == "cross" else 64
+    rule: Rule = Same.packed(own, 64, other, 80) if form == "cross" else Same.packed(own, 64)
+    rule = {
+        "causal": rule & Causal(),
+        "window": Window(3, 2) & rule,
+        "causal window": Causal() & rule & Window(4, 9),
+    }.get(form, rule)
+    q, k, v = (heads(n, seed, torch.bfloat16) for n, seed in ((64, 1), (keys_length, 2), (keys_length, 3)))
+    assert kernels.choose(q, k, rule, None, 0.0, False) == "varlen"
+    got = kernels.varlen(q, k, v, rule, 0.2)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    wanted, _ = kernels.plain(*exact, kernels.allowed(*exact[:2], rule, None), 0.2)
+    way = torch.randn_like(wanted)
+    got.backward(way.to(got.dtype))
+    wanted.backward(way)
+    for mine, right in [(got, wanted), *((a.grad, b.grad) for a, b in zip((q, k, v), exact, strict=True))]:
+        assert (mine.double() - right).norm() <= 1e-2 * right.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_query_that_may_look_at_nothing_receives_zero(dtype: torch.dtype) -> None:
+    q, k, v = (heads(6, seed, dtype).expand(2, -1, -1, -1) for seed in (1, 2, 3))
+    lengths = torch.tensor([0, 4], device="cuda")
+    out = kernels.sdpa(q, k, v, Real(lengths), None, 0.2, 0.0)
+    assert (out[0] == 0).all()
+    out.float().sum().backward()
+    assert torch.isfinite(out).all()
+
+
+def test_sdpa_equals_the_plain_rule_in_float32() -> None:
+    rule = Causal() & Real(torch.tensor([3, 7], device="cuda"))
+    q, k, v = (torch.randn(2, 4, 7, 32, device="cuda") for _ in range(3))
+    wanted, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.2)
+    assert torch.allclose(kernels.sdpa(q, k, v, rule, None, 0.2, 0.0), wanted, atol=2e-5)
+
+
+def test_attention_in_training_with_dropout_does_not_take_the_packed_kernel() -> None:
+    attention = Attention(32, 4, dropout=0.1).cuda().bfloat16()
+    x = torch.randn(1, 64, 32, device="cuda", dtype=torch.bfloat16)
+    assert attention(x, rule=Same.packed(on_cuda(STARTS), 64)).shape == x.shape

@@ -1,0 +1,398 @@
+"""The search against all answers there are, a beam search of plain lists, and the laws of chance."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regard.decode.sampling import chances, draw, narrow
+from regard.decode.search import Beams, Found, search
+from regard.decode.settings import Decode
+from regard.errors import SettingError
+from regard.systems.transformer import Config, build
+from regard.waists import Batch
+
+END, PROMPT = 0, (2, 1)
+Past = tuple[int, ...]
+Follow = Callable[[Past], list[float]]
+"""The log-probability of each next token after these."""
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def logs_of(logits: list[float]) -> list[float]:
+    top = max(logits)
+    total = top + math.log(sum(math.exp(value - top) for value in logits))
+    return [value - total for value in logits]
+
+
+@dataclass
+class Walk:
+    source: Tensor
+    past: Tensor
+
+    def reorder(self, rows: Tensor) -> None:
+        assert torch.equal(self.source[rows], self.source), "only rows of one source may exchange their pasts"
+        self.past = self.past[rows]
+
+    def keep(self, rows: Tensor) -> None:
+        self.source, self.past = self.source[rows], self.past[rows]
+
+
+class Chain:
+    """Logits by (source, position, last token), bent by the sum of the whole past: a past that is mixed up shows."""
+
+    def __init__(self, sources: int = 1, vocabulary: int = 3, seed: int = 0, sharp: float = 1.0) -> None:
+        self.table = sharp * noise(sources, 12, vocabulary, vocabulary, seed=seed)
+        self.echo = sharp * noise(sources, 3, vocabulary, seed=seed + 1000)
+        self.calls: list[int] = []
+
+    def start(self, batch: Batch, room: int | None = None) -> Walk:
+        assert batch.target is not None
+        self.calls = []
+        return Walk(batch.x[:, 0], batch.target[:, :-1])
+
+    def step(self, tokens: Tensor, state: Walk) -> Tensor:
+        self.calls.append(len(tokens))
+        state.past = torch.cat([state.past, tokens[:, None]], 1)
+        at = state.past.shape[1] - 1
+        return self.table[state.source, at, tokens] + self.echo[state.source, state.past.sum(1) % 3]
+
+    def follow(self, source: int) -> Follow:
+        def logs(past: Past) -> list[float]:
+            return logs_of((self.table[source, len(past) - 1, past[-1]] + self.echo[source, sum(past) % 3]).tolist())
+
+        return logs
+
+
+def ask(chain: Any, sources: list[int], limits: list[int], named: Any = None, **settings: Any) -> list[list[Found]]:
+    prompt = torch.tensor(PROMPT).expand(len(sources), 2)
+    batch = Batch(torch.tensor(sources, dtype=torch.long)[:, None], target=prompt)
+    requests = None if named is None else np.array(named)
+    return search(chain, batch, END, torch.tensor(limits), Decode(**settings), requests)
+
+
+def divisor(length: int, penalty: float, form: str) -> float:
+    """Equation 14 of Wu et al. 2016, or a plain power of the length; the end token counts."""
+    return ((5 + length) / 6) ** penalty if form == "paper" else length**penalty
+
+
+def worth(logs: tuple[float, ...], penalty: float, form: str) -> float:
+    return sum(logs) / divisor(len(logs), penalty, form)
+
+
+def every_answer(follow: Follow, limit: int, prompt: Past = PROMPT, logs: tuple[float, ...] = ()) -> list[Any]:
+    """All (tokens with the end, logs) that end, or are as long as they may be."""
+    found = []
+    for token, value in enumerate(follow(prompt)):
+        path, values = (*prompt, token), (*logs, value)
+        over = token == END or len(values) == limit
+        found += [(path[2:], values)] if over else every_answer(follow, limit, path, values)
+    return found
+
+
+def beam_by_hand(follow: Follow, limit: int, W: int, penalty: float, form: str, stop: str) -> list[Any]:
+    """Beam search over lists: of the 2 W best, those among the first W may end, and the first W others go on."""
+    going: list[tuple[Past, tuple[float, ...]]] = [((), ())]
+    done: list[tuple[Past, tuple[float, ...]]] = []
+    for length in range(1, limit + 1):
+        longer = []
+        for path, logs in going:
+            longer += [((*path, token), (*logs, value)) for token, value in enumerate(follow((*PROMPT, *path)))]
+        longer = sorted(longer, key=lambda one: -sum(one[1]))[: 2 * W]
+        over = [one[0][-1] == END or length == limit for one in longer]
+        done += [one for one, ended in zip(longer[:W], over[:W], strict=True) if ended]
+        done = sorted(done, key=lambda one: -worth(one[1], penalty, form))[:W]
+        going = [one for one, ended in zip(longer, over, strict=True) if not ended][:W]
+        if not going:
+            break
+        reach = length if stop == "soon" or penalty <= 0 else limit
+        if len(done) == W and sum(going[0][1]) / divisor(reach, penalty, form) <= worth(done[-1][1], penalty, form):
+            break
+    return done
+
+
+def same(found: list[Found], right: list[Any], penalty: float, form: str) -> None:
+    assert [(*f.tokens, END) if f.ended else f.tokens for f in found] == [path for path, _ in right]
+    for ours, (path, logs) in zip(found, right, strict=True):
+        assert ours.ended == (path[-1] == END)
+        assert ours.logs == pytest.approx(logs, rel=1e-12, abs=1e-13)
+        assert ours.score == pytest.approx(worth(logs, penalty, form), rel=1e-12)
+
+
+PENALTIES = [(0.0, "paper"), (0.6, "paper"), (2.0, "paper"), (0.6, "power"), (1.0, "power"), (-0.5, "paper")]
+
+
+@pytest.mark.parametrize(("penalty", "form"), PENALTIES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_beam_wide_enough_for_everything_ranks_all_answers_there_are(seed: int, penalty: float, form: str) -> None:
+    chain = Chain(seed=seed)
+    right = sorted(every_answer(chain.follow(0), 4), key=lambda one: -worth(one[1], penalty, form))
+    assert len(right) == 31
+    found = ask(chain, [0], [4], beam=32, best=32, penalty=penalty, form=form, stop="sure")[0]
+    same(found, right, penalty, form)
+
+
+@pytest.mark.parametrize("stop", ["soon", "sure"])
+@pytest.mark.parametrize(("penalty", "form"), PENALTIES)
+def test_a_narrow_beam_is_the_beam_search_of_plain_lists(penalty: float, form: str, stop: str) -> None:
+    for seed, W, V, limit in ((0, 2, 4, 6), (1, 3, 5, 5), (2, 4, 3, 7), (3, 2, 6, 1), (4, 9, 3, 5), (5, 2, 3, 8)):
+        chain = Chain(vocabulary=V, seed=seed)
+        found = ask(chain, [0], [limit], beam=W, best=W, penalty=penalty, form=form, stop=stop)[0]
+        same(found, beam_by_hand(chain.follow(0), limit, W, penalty, form, stop), penalty, form)
+
+
+def test_to_be_sure_takes_longer_and_can_only_find_better() -> None:
+    better = 0
+    for seed in range(30):
+        chain, settings = Chain(vocabulary=4, seed=seed), {"beam": 2, "penalty": 2.0}
+        soon, calls = ask(chain, [0], [8], **settings)[0][0], len(chain.calls)
+        sure = ask(chain, [0], [8], stop="sure", **settings)[0][0]
+        assert sure.score >= soon.score and len(chain.calls) >= calls
+        better += sure.score > soon.score
+    assert better > 0
+
+
+def test_a_beam_of_one_is_greedy() -> None:
+    for seed in range(10):
+        chain = Chain(vocabulary=4, seed=seed)
+        state, last = Walk(torch.tensor([0]), torch.tensor([[2]])), torch.tensor([1])
+        settings = Decode(beam=1, penalty=0.0)
+        beam = Beams(chain, state, last, END, torch.tensor([6]), settings).run()[0]
+        greedy = ask(chain, [0], [6])[0]
+        assert len(beam) == len(greedy) == 1 and beam[0].tokens == greedy[0].tokens and beam[0].ended == greedy[0].ended
+        assert beam[0].score == pytest.approx(greedy[0].score, rel=1e-12)
+
+
+def test_greedy_takes_the_likeliest_token_each_time_until_the_end_or_the_limit() -> None:
+    ends = set()
+    for seed in range(12):
+        chain, path, logs = Chain(vocabulary=4, seed=seed), (), ()
+        while len(path) < 6 and path[-1:] != (END,):
+            row = chain.follow(0)((*PROMPT, *path))
+            path, logs = (*path, row.index(max(row))), (*logs, max(row))
+        same(ask(chain, [0], [6])[0], [(path, logs)], 0.0, "paper")
+        ends.add(path[-1] == END)
+    assert ends == {True, False}
+
+
+def test_where_one_path_is_all_but_certain_every_search_takes_it() -> None:
+    chain = Chain(sources=5, vocabulary=5, sharp=60.0)
+    greedy = ask(chain, list(range(5)), [6] * 5)
+    beams = ask(chain, list(range(5)), [6] * 5, beam=4, penalty=0.0)
+    drawn = ask(chain, list(range(5)), [6] * 5, sample=True)
+    assert [one[0].tokens for one in greedy] == [one[0].tokens for one in beams] == [one[0].tokens for one in drawn]
+
+
+def test_the_best_come_first_and_none_comes_twice() -> None:
+    for settings in ({"beam": 6, "best": 6}, {"sample": True, "best": 6}):
+        for found in ask(Chain(sources=3, vocabulary=5), [0, 1, 2], [5, 5, 5], **settings):
+            assert len(found) == 6 and [f.score for f in found] == sorted((f.score for f in found), reverse=True)
+            assert "sample" in settings or len({(f.tokens, f.ended) for f in found}) == 6
+    few = ask(Chain(sources=3, vocabulary=5), [0, 1, 2], [5, 5, 5], beam=6, best=2)
+    assert few == [found[:2] for found in ask(Chain(sources=3, vocabulary=5), [0, 1, 2], [5, 5, 5], beam=6, best=6)]
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"sample": True, "seed": 3},
+    {"sample": True, "best": 3, "top_k": 3, "top_p": 0.8, "temperature": 1.5},
+    {"beam": 3, "best": 3},
+    {"beam": 4, "best": 2, "stop": "sure", "penalty": 1.5, "form": "power"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_neighbours_and_their_limits_change_nothing(way: dict[str, Any]) -> None:
+    chain, limits = Chain(sources=7, vocabulary=4, seed=5), [3, 9, 1, 6, 9, 2, 5]
+    together = ask(chain, list(range(7)), limits, **way)
+    alone = [ask(chain, [n], [limits[n]], named=[n], **way)[0] for n in range(7)]
+    assert together == alone
+    assert all(len(f.logs) <= limit for found, limit in zip(together, limits, strict=True) for f in found)
+    assert all(f.ended or len(f.logs) == limit for found, limit in zip(together, limits, strict=True) for f in found)
+    assert together[3:] == ask(chain, [3, 4, 5, 6], limits[3:], named=[3, 4, 5, 6], **way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_in_another_order_are_answered_in_that_order(way: dict[str, Any]) -> None:
+    chain, limits, order = Chain(sources=5, vocabulary=4, seed=6), [3, 9, 1, 6, 9], [4, 2, 0, 3, 1]
+    straight = ask(chain, list(range(5)), limits, **way)
+    assert ask(chain, order, [limits[n] for n in order], named=order, **way) == [straight[n] for n in order]
+
+
+@pytest.mark.parametrize("way", [{}, {"sample": True, "best": 2}, {"beam": 3}])
+def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
+    chain = Chain(sources=6, vocabulary=4, seed=2)
+    answers = ask(chain, list(range(6)), [2, 9, 4, 9, 1, 7], **way)
+    if "beam" in way:
+        alone = [len(ask(chain, [n], [limit], **way) and chain.calls) for n, limit in enumerate((2, 9, 4, 9, 1, 7))]
+        ask(chain, list(range(6)), [2, 9, 4, 9, 1, 7], **way)
+        assert chain.calls == [3 * sum(steps > at for steps in alone) for at in range(max(alone))]
+    else:
+        steps = [len(f.logs) for found in answers for f in found]
+        assert chain.calls == [sum(step > at for step in steps) for at in range(max(steps))]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_may_say_nothing_says_nothing_whoever_stands_beside(way: dict[str, Any]) -> None:
+    """A limit of 0 leaves the empty answer: probability 1, nothing computed, not ended."""
+    chain = Chain(sources=2, vocabulary=4)
+    silent = [Found((), 0.0, (), False)]
+    assert ask(chain, [0], [0], **way)[0][:1] == silent
+    assert chain.calls == []
+    mixed = ask(chain, [0, 1], [0, 5], **way)
+    assert mixed[0][:1] == silent
+    assert mixed[1] == ask(chain, [1], [5], named=[1], **way)[0]
+
+
+def test_no_rows_have_no_answers() -> None:
+    assert ask(Chain(), [], [])[:] == [] and ask(Chain(), [], [], beam=2) == []
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
+    chain = Chain(sources=4, vocabulary=4, sharp=0.0)
+    together = ask(chain, [0, 1, 2, 3], [3] * 4, beam=beam, best=beam, penalty=0.0)
+    assert (
+        all(found == together[0] for found in together)
+        and together[0] == ask(chain, [2], [3], beam=beam, best=beam, penalty=0.0)[0]
+    )
+    assert together[0][0].tokens == () and together[0][0].ended, "of equal tokens the first; of equal steps the fewest"
+    assert len({(f.tokens, f.ended) for f in together[0]}) == beam
+    for f in together[0]:
+        assert f.score == pytest.approx(-len(f.logs) * math.log(4), rel=1e-12)
+
+
+# -- chance
+
+
+def likelihood(logits: list[float], temperature: float, top_k: int, top_p: float) -> list[float]:
+    """What each token should be drawn with: the k likeliest, then the fewest that reach p, then made to sum to 1."""
+    order = sorted(range(len(logits)), key=lambda token: -logits[token])[: top_k or len(logits)]
+    weights = {token: math.exp(logits[token] / temperature) for token in order}
+    total, kept = sum(weights.values()), {}
+    for token in order:
+        if sum(kept.values()) / total < top_p:
+            kept[token] = weights[token]
+    return [kept.get(token, 0.0) / sum(kept.values()) for token in range(len(logits))]
+
+
+NARROWINGS = [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 0, 1.0), (1.0, 3, 1.0), (1.0, 0, 0.7), (1.4, 5, 0.8), (0.7, 1, 1.0)]
+
+
+@pytest.mark.parametrize("settings", NARROWINGS)
+def test_what_is_drawn_from_are_the_likeliest_tokens(settings: tuple[float, int, float]) -> None:
+    logits = 2 * noise(20, 7, seed=4)
+    narrowed = narrow(logits, *settings).softmax(-1)
+    right = torch.tensor([likelihood(row, *settings) for row in logits.tolist()], dtype=torch.float64)
+    assert torch.equal(narrowed > 0, right > 0) and (narrowed - right).abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("settings", NARROWINGS)
+def test_tokens_are_drawn_as_often_as_they_are_likely(settings: tuple[float, int, float]) -> None:
+    chain, draws, (temperature, top_k, top_p) = Chain(vocabulary=7, seed=3), 20000, settings
+    found = ask(chain, [0], [1], sample=True, best=draws, temperature=temperature, top_k=top_k, top_p=top_p)[0]
+    seen = Counter(END if one.ended else one.tokens[0] for one in found)
+    model = chain.follow(0)(PROMPT)
+    right = likelihood(model, *settings)
+    assert set(seen) == {token for token, share in enumerate(right) if share}
+    assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28  # 6 free: 1 in 10,000
+    logs = {END if one.ended else one.tokens[0]: one.logs[0] for one in found}
+    assert logs == pytest.approx({token: model[token] for token in seen}), (
+        "scores are the model's, not the narrowed ones"
+    )
+
+
+def test_the_second_draw_knows_nothing_of_the_first_but_its_token() -> None:
+    chain, draws = Chain(vocabulary=3, seed=8), 20000
+    seen = Counter((*f.tokens, END) if f.ended else f.tokens for f in ask(chain, [0], [2], sample=True, best=draws)[0])
+    right = {path: math.exp(sum(logs)) for path, logs in every_answer(chain.follow(0), 2)}
+    assert set(seen) == set(right) and sum(right.values()) == pytest.approx(1)
+    assert sum((seen[path] - draws * p) ** 2 / (draws * p) for path, p in right.items()) < 28
+
+
+def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
+    def drawn(seed: int, best: int = 1) -> list[list[Past]]:
+        found = ask(Chain(sources=9, vocabulary=6), list(range(9)), [6] * 9, sample=True, seed=seed, best=best)
+        return [[one.tokens for one in row] for row in found]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert drawn(-1) == drawn(2**64 - 1) != drawn(1) == drawn(2**64 + 1)
+    assert all(one[0] in more for one, more in zip(drawn(1), drawn(1, best=4), strict=True)), "more draws are only more"
+    equal = ask(Chain(vocabulary=6), [0] * 40, [6] * 40, sample=True)
+    assert len({row[0].tokens for row in equal}) > 20, "equal questions are not drawn alike"
+
+
+def test_chances_are_spread_evenly_and_keyed_by_all_that_they_are_asked_for() -> None:
+    requests, positions = (axis.ravel() for axis in np.meshgrid(np.arange(200), np.arange(100)))
+    u = chances(7, requests, np.zeros_like(requests), positions)
+    assert u.dtype == torch.float64 and u.min() >= 0 and u.max() < 1 and len(u.unique()) == len(u)
+    assert ((u * 20).long().bincount() - 1000).abs().max() < 4.5 * (1000 * 0.95) ** 0.5
+    assert abs(torch.corrcoef(torch.stack([u[:-1], u[1:]]))[0, 1]) < 4 / len(u) ** 0.5
+    grid = u.view(100, 200)
+    assert abs(torch.corrcoef(torch.stack([grid[:-1].flatten(), grid[1:].flatten()]))[0, 1]) < 4 / len(u) ** 0.5
+    assert chances(7, np.array([3]), np.array([0]), np.array([5])) == grid[5, 3]
+    keys = ((1, 2, 3), (2, 1, 3), (3, 2, 1), (1, 3, 2))
+    assert len({float(chances(7, *(np.array([number]) for number in key))) for key in keys}) == 4
+
+
+def test_only_what_is_possible_is_drawn_however_the_die_falls() -> None:
+    edges = torch.tensor([0.0, 0.3, 1 - 2**-53], dtype=torch.float64)
+    for logits in ([-math.inf, 0.0, -math.inf, 0.0, -math.inf], [0.0, -math.inf, -math.inf, -math.inf, -40.0]):
+        rows = torch.tensor(logits, dtype=torch.float64).expand(3, 5)
+        assert all(logits[token] > -math.inf for token in draw(rows, edges).tolist())
+    quarters = torch.log(torch.tensor([[0.25, 0.25, 0.5]])).expand(4, 3)
+    assert draw(quarters, torch.tensor([0.0, 0.26, 0.49, 0.51])).tolist() == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("temperature", [1e-60, 1e-40, 1e-3, 1.0, 1e6])
+def test_the_likeliest_token_can_always_be_drawn(temperature: float) -> None:
+    for rows in (noise(5, 6), torch.zeros(2, 6), torch.tensor([[-math.inf] * 5 + [-3.0]])):
+        for logits in (rows.log_softmax(-1), rows.float().log_softmax(-1)):
+            for top_k, top_p in ((0, 1.0), (1, 1.0), (2, 0.5), (50, 1e-12), (0, 1e-12)):
+                left = narrow(logits, temperature, top_k, top_p)
+                assert left.gather(-1, logits.argmax(-1, keepdim=True)).isfinite().all() and not left.isnan().any()
+                assert (left[logits == -math.inf] == -math.inf).all()
+
+
+# -- a real body, and what may not be asked
+
+
+def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_start() -> None:
+    body: Any = build(Config(width=8, depth=1, decoder_depth=2, heads=2, hidden=16, vocabulary=7, dropout=0.0)).double()
+    with torch.no_grad():
+        for number, parameter in enumerate(body.parameters()):
+            parameter.copy_(noise(*parameter.shape, seed=number) * 0.7)
+    x, lengths, prompt = torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0], [5, 5, 2, 0]]), [4, 2, 3], torch.tensor([PROMPT] * 3)
+    batch, limits = Batch(x, torch.tensor(lengths), prompt), torch.tensor([6, 5, 7])
+    found = search(body, batch, END, limits, Decode(beam=3, best=3))
+    greedy = search(body, batch, END, limits, Decode())
+    for row in range(3):
+
+        def follow(past: Past, row: int = row) -> list[float]:
+            one = Batch(x[row : row + 1, : lengths[row]], target=torch.tensor([past]))
+            with torch.no_grad():
+                return logs_of(body.read(body(one).sequence[0, -1]).tolist())
+
+        same(found[row], beam_by_hand(follow, int(limits[row]), 3, 0.6, "paper", "soon"), 0.6, "paper")
+        same(greedy[row], beam_by_hand(follow, int(limits[row]), 1, 0.0, "paper", "soon"), 0.0, "paper")
+
+
+def test_what_has_no_meaning_is_refused() -> None:
+    with pytest.raises(ValueError, match="prompt"):
+        search(Chain(), Batch(torch.zeros(1, 1).long()), END, torch.tensor([1]), Decode())
+    alone = {"beam": 0, "best": 0, "top_k": -1, "top_p": 0.0, "longer": -1, "temperature": 0.0}
+    pairs: list[dict[str, Any]] = [{"best": 2}, {"beam": 2, "best": 3}, {"sample": True, "beam": 2}, {"top_p": 1.1}]
+    for wrong in [*pairs, *({name: value} for name, value in alone.items())]:
+        with pytest.raises(SettingError):
+            Decode(**wrong)
