@@ -101,10 +101,10 @@ def test_a_kernel_mixes_exactly_the_values_that_may_be_seen(name: str, kernel: s
 
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
-@pytest.mark.parametrize("at", [[3, 4], [[3, 4], [0, 2]], [[1, 1], [4, 3]]])
+@pytest.mark.parametrize("at", [[3, 4], [[3, 4], [0, 2]], [[1, 1], [4, 3]], [4, 0, 2, 1, 3]])
 def test_queries_that_stand_elsewhere_see_from_where_they_stand(at: list[Any], kernel: str) -> None:
-    q, k, v = leaves(queries=2)
     places = torch.tensor(at)
+    q, k, v = leaves(queries=places.shape[-1])
     row = [at, at] if places.ndim == 1 else at
     ours = (
         kernels.plain(q, k, v, kernels.allowed(q, k, Causal(), places), 1.3)[0]

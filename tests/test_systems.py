@@ -1,0 +1,401 @@
+"""What holds for every system that is listed, whatever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import regard
+from regard.config import as_dict, field_types
+from regard.decode.settings import Decode
+from regard.errors import UnknownName, WeightsError
+from regard.model import Identity, Model, assemble
+from regard.runs.settings import GROUPS, resolve
+from regard.systems import SYSTEMS, find_preset, find_published, find_system
+from regard.tasks import TASKS
+from regard.waists import IGNORE, Batch
+from tiny import CASES, TINY, gradients, near, noise, tiny
+
+PRESETS = [preset for system in SYSTEMS.values() for preset in system.presets]
+GENERATING = [case for case in CASES if case[0] in TINY and hasattr(tiny(case[0]).body, "step")]
+systems = pytest.mark.parametrize("name", SYSTEMS)
+presets = pytest.mark.parametrize("preset", PRESETS)
+cases = pytest.mark.parametrize(("name", "label"), CASES)
+generating = pytest.mark.parametrize(("name", "label"), GENERATING)
+
+
+def collate(model: Model, name: str, rows: Any = None, packed: bool = False) -> Batch:
+    encoded = TINY[name].encoded
+    chosen = range(len(encoded.lengths())) if rows is None else rows
+    return model.task.collate(encoded, chosen, model.config, packed=packed)
+
+
+def asked(model: Model, batch: Batch) -> Tensor:
+    """The logits where something is asked, row after row."""
+    assert batch.labels is not None
+    return model.body.read(model.body(batch).sequence)[batch.labels != IGNORE]
+
+
+# -- the table
+
+
+def test_every_listed_system_is_tested_here() -> None:
+    assert set(TINY) == set(SYSTEMS) and len(PRESETS) == len(set(PRESETS))
+
+
+@systems
+def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: str) -> None:
+    system = SYSTEMS[name]
+    assert system.name == name and find_system(name) is system and system.about and system.presets
+    assert find_published(system.published.model_type) is system
+    for preset in system.presets:
+        assert find_preset(preset) == (system, system.presets[preset])
+        assert isinstance(system.presets[preset].config, system.config)
+
+
+@systems
+def test_the_tasks_of_a_system_exist_and_no_other_can_be_asked(name: str) -> None:
+    system = SYSTEMS[name]
+    assert system.tasks and set(system.tasks) <= set(TASKS)
+    assert all(TASKS[task].name == task for task in TASKS)
+    with pytest.raises(UnknownName, match=f"task for {name}"):
+        assemble(
+            Identity(replace(system, tasks=("nothing",)), TINY[name].config, TASKS[system.tasks[0]]), device="meta"
+        )
+
+
+@systems
+def test_the_published_layout_names_fields_that_exist_and_every_field_of_the_config_is_known_there(name: str) -> None:
+    system = SYSTEMS[name]
+    published = system.published
+    assert set(published.keys) <= set(field_types(system.config)) and set(published.values) <= set(published.keys)
+    keys = [key for keys in published.keys.values() for key in keys]
+    assert len(keys) == len(set(keys)) and not set(keys) & set(published.fixed)
+    written = published.write(as_dict(TINY[name].config))
+    assert published.read(written) == {field: getattr(TINY[name].config, field) for field in published.keys}
+
+
+# -- presets
+
+
+@presets
+def test_a_preset_has_exactly_the_parameters_it_says(preset: str) -> None:
+    model = regard.build(preset, device="meta")
+    assert sum(p.numel() for p in model.parameters()) == find_preset(preset)[1].parameters
+    assert all(p.is_meta and p.requires_grad for p in model.parameters()) and not list(model.buffers())
+
+
+@pytest.mark.parametrize("preset", SYSTEMS["transformer"].presets)
+def test_a_transformer_has_as_many_parameters_as_the_paper_adds_up_to(preset: str) -> None:
+    config = find_preset(preset)[1].config
+    D, F, norm = config.width, config.hidden, 2 * config.width
+    attention, feed = 4 * (D * D + D), (D * F + F) + (F * D + D)
+    encoder, decoder = attention + feed + 2 * norm, 2 * attention + feed + 3 * norm
+    total = config.vocabulary * D + config.depth * encoder + config.decoder_depth * decoder
+    assert total == find_preset(preset)[1].parameters
+
+
+@presets
+def test_the_recipe_of_a_preset_names_only_settings_that_exist_and_all_take_effect(preset: str) -> None:
+    recipe = find_preset(preset)[1].recipe
+    assert set(recipe) <= set(GROUPS)
+    made = resolve(recipe, {})
+    for group, values in recipe.items():
+        for key, value in values.items():
+            wanted = tuple(float(v) for v in value.split(",")) if key == "betas" else value
+            assert getattr(getattr(made, group), key) == wanted
+    assert regard.build(preset, device="meta").identity.decode == made.decode
+
+
+@presets
+def test_a_recipe_trains_a_tokenizer_of_the_size_that_the_preset_has(preset: str) -> None:
+    found = find_preset(preset)[1]
+    if "vocabulary" in found.recipe.get("data", {}):
+        assert found.recipe["data"]["vocabulary"] == found.config.vocabulary
+
+
+# -- learning
+
+
+@cases
+def test_the_loss_reaches_every_parameter(name: str, label: str) -> None:
+    model = tiny(name, label)
+    total, count = model.task.loss(model, collate(model, name), smoothing=0.1)
+    found = gradients(model.body, total)
+    reached = {parameter for parameter, gradient in found.items() if bool(gradient.any())}
+    unused = set(getattr(SYSTEMS[name], "unused", ()))
+    assert int(count) > 0 and bool(total.isfinite()) and all(bool(g.isfinite().all()) for g in found.values())
+    assert {parameter for parameter, _ in model.body.named_parameters()} - reached == unused
+
+
+@cases
+def test_a_model_is_the_same_for_the_same_seed_and_another_for_another(name: str, label: str) -> None:
+    config = tiny(name, label).config
+    made = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        made.append(torch.cat([p.detach().flatten() for p in SYSTEMS[name].build(config).parameters()]))
+    assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
+
+
+@cases
+def test_dropout_works_in_training_and_only_then(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name)
+    assert torch.equal(asked(model, batch), asked(model, batch))
+    model.train()
+    torch.manual_seed(0)
+    assert not torch.equal(asked(model, batch), asked(model, batch))
+
+
+@cases
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_packed_rows_learn_what_padded_rows_learn(name: str, label: str, smoothing: float) -> None:
+    model = tiny(name, label)
+    padded, packed = collate(model, name), collate(model, name, packed=True)
+    assert packed.offsets is not None and len(packed.x) == 1 and padded.offsets is None and len(padded.x) > 1
+    (right, number), (ours, count) = (model.task.loss(model, batch, smoothing) for batch in (padded, packed))
+    near(ours, right)
+    assert int(count) == int(number) == int((padded.labels != IGNORE).sum())  # type: ignore[operator]
+    near(asked(model, packed), asked(model, padded))
+    theirs = gradients(model.body, right)
+    for parameter, gradient in gradients(model.body, ours).items():
+        near(gradient, theirs[parameter], 1e-11)
+
+
+# -- neighbours and padding change nothing
+
+
+@cases
+def test_a_batch_says_what_its_rows_say_one_by_one(name: str, label: str) -> None:
+    model = tiny(name, label)
+    rows = range(len(TINY[name].encoded.lengths()))
+    alone = [asked(model, collate(model, name, [row])) for row in rows]
+    near(asked(model, collate(model, name)), torch.cat(alone))
+    near(asked(model, collate(model, name, [3, 0, 3])), torch.cat([alone[3], alone[0], alone[3]]))
+
+
+def wider(ids: Tensor, lengths: Tensor, more: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Columns added, all positions that are no longer real filled with any tokens; and the True marks."""
+    marks = torch.arange(ids.shape[1] + more) < lengths[:, None]
+    filled = torch.randint(vocabulary, marks.shape, generator=torch.Generator().manual_seed(more))
+    filled[marks] = ids[marks[:, : ids.shape[1]]]
+    return filled, marks
+
+
+@cases
+@pytest.mark.parametrize("form", ["lengths", "marks"])
+@pytest.mark.parametrize("more", [0, 3])
+def test_what_stands_in_padding_changes_nothing(name: str, label: str, form: str, more: int) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name)
+    assert batch.mask is not None and batch.labels is not None
+    x, marks = wider(batch.x, batch.mask, more, model.config.vocabulary)
+    changed = replace(batch, x=x, mask=marks if form == "marks" else batch.mask)
+    right = asked(model, batch)
+    near(asked(model, changed), right)
+    if batch.target is not None:
+        lengths = (batch.labels != IGNORE).sum(1)
+        target, real = wider(batch.target, lengths, more, model.config.vocabulary)
+        labels = torch.full(target.shape, IGNORE).masked_fill(real, 0)
+        near(asked(model, replace(changed, target=target, labels=labels)), right)
+        mask = real if form == "marks" else lengths
+        near(asked(model, replace(changed, target=target, target_mask=mask, labels=labels)), right)
+
+
+@cases
+def test_a_hole_in_the_marks_hides_what_stands_there(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name, [0, 2, 3])
+    marks = torch.arange(batch.x.shape[1]) < batch.mask[:, None]  # type: ignore[index]
+    marks[:, 1] = False
+    other = batch.x.clone()
+    other[:, 1] = (other[:, 1] + 1) % model.config.vocabulary
+    hidden, changed = (asked(model, replace(batch, x=x, mask=marks)) for x in (batch.x, other))
+    near(changed, hidden)
+    assert not torch.allclose(asked(model, replace(batch, x=other)), asked(model, batch))
+
+
+@cases
+def test_the_public_calls_say_what_the_body_says(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name)
+    given = {"mask": batch.mask, "target_mask": (batch.labels != IGNORE)}  # type: ignore[union-attr]
+    right = model.body.read(model.body(replace(batch, target_mask=given["target_mask"])).sequence)
+    assert torch.equal(model.logits(batch.x, batch.target, **given), right)
+    assert torch.equal(model(batch.x, batch.target, **given), right)
+    assert torch.equal(model.body.read(model.states(batch.x, batch.target, **given).sequence), right)
+
+
+# -- generating
+
+
+@generating
+def test_the_future_changes_nothing_that_was_said_before(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name)
+    assert batch.target is not None
+    right = model.body.read(model.body(batch).sequence)
+    for at in range(1, batch.target.shape[1]):
+        target = batch.target.clone()
+        target[:, at:] = (target[:, at:] + 1 + at) % model.config.vocabulary
+        changed = model.body.read(model.body(replace(batch, target=target)).sequence)
+        assert torch.equal(changed[:, :at], right[:, :at])
+        assert not torch.equal(changed[:, at], right[:, at])
+
+
+def sources(model: Model, name: str, length: int) -> tuple[Batch, Tensor]:
+    """A batch whose rows have all the same number of tokens to read, and those."""
+    batch = collate(model, name, [0, 1, 3])
+    target = torch.randint(3, model.config.vocabulary, (3, length), generator=torch.Generator().manual_seed(9))
+    return replace(batch, target=target, labels=None), target
+
+
+def steps(model: Model, state: Any, tokens: Tensor) -> Iterator[Tensor]:
+    for at in range(tokens.shape[1]):
+        yield model.body.step(tokens[:, at], state)
+
+
+@generating
+@pytest.mark.parametrize("prompt", [1, 2, 4])
+@pytest.mark.parametrize("room", [None, 7, 11])
+def test_step_by_step_says_what_one_pass_says(name: str, label: str, prompt: int, room: int | None) -> None:
+    model = tiny(name, label)
+    batch, target = sources(model, name, 7)
+    with torch.no_grad():
+        right = model.body.read(model.body(batch).sequence)
+        state = model.body.start(replace(batch, target=target[:, :prompt]), room)
+        ours = torch.stack(list(steps(model, state, target[:, prompt - 1 :])), 1)
+    near(ours, right[:, prompt - 1 :])
+
+
+@generating
+@pytest.mark.parametrize("prompt", [1, 3])
+@pytest.mark.parametrize("room", [None, 9])
+def test_kept_rows_go_on_from_their_own_past(name: str, label: str, prompt: int, room: int | None) -> None:
+    model = tiny(name, label)
+    batch, target = sources(model, name, 7)
+    with torch.no_grad():
+        state = model.body.start(replace(batch, target=target[:, :prompt]), room)
+        if prompt == 1:  # rows may be taken before anything was said
+            state.keep(torch.arange(3))
+        for _ in steps(model, state, target[:, prompt - 1 : 4]):
+            pass
+        rows = torch.tensor([2, 0, 2, 1])
+        state.keep(rows)
+        more = torch.tensor([[5, 6], [7, 8], [9, 10], [11, 12]])
+        ours = torch.stack(list(steps(model, state, more)), 1)
+        whole = torch.cat([target[rows, :4], more], 1)
+        chosen = replace(batch, x=batch.x[rows], mask=batch.mask[rows], target=whole)  # type: ignore[index]
+        right = model.body.read(model.body(chosen).sequence)
+        near(ours, right[:, 4:])
+        state.keep(torch.tensor([3]))
+        last = model.body.step(torch.tensor([13]), state)
+        longer = torch.cat([whole[3:], torch.tensor([[13]])], 1)
+        alone = replace(chosen, x=chosen.x[3:], mask=chosen.mask[3:], target=longer)  # type: ignore[index]
+        near(last, model.body.read(model.body(alone).sequence)[:, -1])
+
+
+@generating
+@pytest.mark.parametrize("room", [None, 9])
+def test_reordered_rows_of_one_source_exchange_their_pasts(name: str, label: str, room: int | None) -> None:
+    model = tiny(name, label)
+    batch, target = sources(model, name, 7)
+    twice = torch.tensor([0, 0, 2, 2])
+    beams = noise(4, 7, seed=3).abs().mul(5).long() + 3
+    beams[:, 0] = target[twice, 0]
+    with torch.no_grad():
+        state = model.body.start(replace(batch, target=target[:, :1]), room)
+        state.keep(twice)
+        for _ in steps(model, state, beams[:, :3]):
+            pass
+        rows = torch.tensor([1, 0, 3, 3])
+        state.reorder(rows)
+        ours = torch.stack(list(steps(model, state, beams[:, 3:])), 1)
+        whole = torch.cat([beams[rows, :3], beams[:, 3:]], 1)
+        chosen = replace(batch, x=batch.x[twice], mask=batch.mask[twice], target=whole)  # type: ignore[index]
+        near(ours, model.body.read(model.body(chosen).sequence)[:, 3:])
+
+
+# -- to a folder and back
+
+
+def same_model(ours: Model, right: Model) -> None:
+    theirs = right.body.state_dict()
+    assert list(ours.body.state_dict()) == list(theirs)
+    for name, tensor in ours.body.state_dict().items():
+        assert tensor.dtype == theirs[name].dtype and torch.equal(tensor, theirs[name]), name
+    assert ours.config == right.config and ours.identity.system is right.identity.system
+    assert all(p.requires_grad and p.is_leaf and not p.is_meta for p in ours.parameters()) and not ours.training
+
+
+@cases
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_saved_model_comes_back_bit_for_bit(name: str, label: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = tiny(name, label).to(dtype)
+    model.identity = replace(model.identity, decode=Decode(beam=3, penalty=0.25, form="power"))
+    assert model.save(tmp_path / "it") == tmp_path / "it"
+    back = regard.load(tmp_path / "it")
+    same_model(back, model)
+    assert back.identity.decode == model.identity.decode and back.task is model.task
+    same_model(regard.load(tmp_path / "it", dtype=torch.float64), tiny(name, label).to(dtype).double())
+    assert not [path for path in (tmp_path / "it").iterdir() if path.name.startswith(".")]
+
+
+@cases
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_file_holds_one_dtype(name: str, label: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    tiny(name, label).to(dtype).save(tmp_path)
+    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {dtype}
+
+
+@cases
+def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, tmp_path: Path) -> None:
+    model = assemble(Identity(SYSTEMS[name], tiny(name, label).config, TASKS[SYSTEMS[name].tasks[0]])).eval()
+    same_model(regard.load(model.save(tmp_path)), model)
+
+
+@cases
+def test_the_published_layout_comes_back_too_where_it_can_say_it(name: str, label: str, tmp_path: Path) -> None:
+    model = tiny(name, label)
+    try:
+        regard.save(model, tmp_path / "it")
+    except WeightsError as refused:
+        assert any(f"{key}={value}" in str(refused) for key, value in TINY[name].variants[label].items()), refused
+        return
+    same_model(regard.load(tmp_path / "it"), model)
+    assert not (tmp_path / "it" / "regard.json").exists()
+
+
+@cases
+def test_the_name_table_leads_there_and_back(name: str, label: str) -> None:
+    names, ours = SYSTEMS[name].names, tiny(name, label).body.state_dict()
+    try:
+        theirs = names.write(ours)
+    except WeightsError:
+        assert label != "as published"
+        return
+    back, foreign = names.read(theirs, ours)
+    assert list(back) == list(ours) and not foreign
+    assert all(torch.equal(back[key], ours[key]) and back[key].dtype == ours[key].dtype for key in ours)
+    places = [place for key in ours for place in names.theirs_of(key)]
+    assert sorted(places) == sorted(theirs) and len(places) == len(set(places))
+    assert sum(t.numel() for t in theirs.values()) == sum(t.numel() for t in ours.values())
+    assert all(tensor.is_contiguous() for tensor in theirs.values())
+
+
+@systems
+def test_every_entry_of_the_name_table_is_needed_by_some_variant(name: str) -> None:
+    labels = ("as published", *TINY[name].variants)
+    keys = {
+        key for label in labels for key in tiny(name, label).body.state_dict() if SYSTEMS[name].names.theirs_of(key)
+    }
+    seen = {SYSTEMS[name].names._entry(key)[0].ours for key in keys}
+    assert seen == {entry.ours for entry in SYSTEMS[name].names.entries}

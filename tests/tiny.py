@@ -1,0 +1,88 @@
+"""A tiny model of every listed system, with samples to ask it about; a system is tested by being listed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.model import Identity, Model, assemble
+from regard.systems import SYSTEMS, transformer
+from regard.tasks import TASKS
+from regard.tasks.translate import Encoded
+
+torch.set_num_threads(1)  # for tensors as small as these, threads only wait for each other
+
+
+@dataclass(frozen=True)
+class Tiny:
+    config: Any
+    """no two sizes alike, so that a confusion of axes shows"""
+    encoded: Any
+    """samples of its first task as ids, of different lengths, none of them with the padding id"""
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """changes of the config that are systems of their own"""
+
+
+def _pairs(lengths: list[tuple[int, int]], vocabulary: int) -> Encoded:
+    random = np.random.default_rng(5)
+    source, target = ([random.integers(3, vocabulary, pair[side]) for pair in lengths] for side in (0, 1))
+    return Encoded([], source, target, [])
+
+
+TINY: dict[str, Tiny] = {
+    "transformer": Tiny(
+        transformer.Config(width=12, depth=2, decoder_depth=3, heads=3, hidden=20, vocabulary=23, length=40),
+        _pairs([(4, 6), (1, 3), (7, 2), (3, 7), (5, 0)], 23),
+        {
+            "pre-norm": {"norm": "pre"},
+            "interleaved": {"positions": "interleaved"},
+            "pre-norm, interleaved, biased": {"norm": "pre", "positions": "interleaved", "output_bias": True},
+            "biased": {"output_bias": True, "activation": "swish"},
+            "unscaled": {"scaled": False, "activation": "gelu", "depth": 1, "pad": 5, "start": 0, "end": 7},
+        },
+    ),
+}
+
+
+CASES = [
+    (name, label)
+    for name in SYSTEMS
+    for label in ("as published", *(TINY[name].variants if name in TINY else ()))
+]  # fmt: skip
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def noisy(module: Any, scale: float = 0.6, seed: int = 1) -> Any:
+    """In float64, with all parameters overwritten: what starts as 0 or 1 hides mistakes."""
+    module = module.double().eval()
+    with torch.no_grad():
+        for number, parameter in enumerate(module.parameters()):
+            parameter.copy_(noise(*parameter.shape, seed=1000 * seed + number) * scale)
+    return module
+
+
+def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) -> Model:
+    """A noisy model of a case."""
+    system = SYSTEMS[name]
+    config = replace(TINY[name].config, **{**TINY[name].variants.get(label, {}), **changes})
+    return noisy(assemble(Identity(system, config, TASKS[system.tasks[0]])), seed=seed)
+
+
+def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:
+    assert ours.shape == right.shape and ours.dtype == right.dtype and bool(ours.isfinite().all())
+    gap, size = float((ours - right).detach().abs().max()), float(right.detach().abs().max())
+    assert gap <= tolerance * size, f"they differ by {gap:.3g}, of {size:.3g}"
+
+
+def gradients(module: nn.Module, value: Tensor) -> dict[str, Tensor]:
+    """Of every parameter that the value depends on."""
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(value, list(named.values()), retain_graph=True, allow_unused=True)
+    return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
