@@ -114,5 +114,7 @@ class Seen:
     def weights(self, name: str) -> Tensor:
         """The weights of one attention; steps of a decoding are joined along the queries, narrow ones padded by 0."""
         parts = [look.weights for look in self.looks if look.name == name]
+        if not parts:
+            raise KeyError(f"nothing was seen of '{name}'; there is {self.names()}")
         widest = max(part.shape[-1] for part in parts)
         return torch.cat([torch.nn.functional.pad(part, (0, widest - part.shape[-1])) for part in parts], dim=-2)

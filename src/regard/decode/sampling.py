@@ -13,8 +13,10 @@ def narrow(
 ) -> Float[Tensor, "B V"]:
     """The logits that are drawn from: divided by the temperature, all but the likeliest set to -inf.
 
-    `top_k` keeps k tokens (0: all), `top_p` the fewest tokens that together have at least that probability."""
-    logits = logits / temperature
+    `top_k` keeps k tokens and what equals the last of them (0: all), `top_p` the fewest tokens that together have at
+    least that probability."""
+    # the likeliest becomes 0 first, so that a tiny temperature leaves it finite
+    logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
     if 0 < top_k < logits.shape[-1]:
         least = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)

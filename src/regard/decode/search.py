@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.decode.sampling import chances, draw, narrow
 from regard.decode.settings import Decode
+from regard.errors import RegardError
 from regard.waists import Batch
 
 
@@ -53,11 +54,24 @@ def search(
     `requests` numbers the rows for their random streams (0, 1, 2, … when None)."""
     if batch.target is None:
         raise ValueError("search needs a prompt in batch.target")
+    requests = np.arange(len(limits)) if requests is None else requests
+    answers: list[list[Found]] = [[Found((), 0.0, (), False)] for _ in requests]
+    speaking = torch.nonzero(limits > 0)[:, 0]  # a row that may say nothing says nothing, whoever its neighbours are
+    if not len(speaking):
+        return answers
     with torch.inference_mode():
         state, last = body.start(batch), batch.target[:, -1]
+        if len(speaking) < len(limits):
+            state.keep(speaking.to(last.device))
+            last = last[speaking.to(last.device)]
+        limits, asked = limits[speaking], requests[speaking.cpu().numpy()]
         if settings.beam > 1:
-            return Beams(body, state, last, end, limits, settings).run()
-        return _single(body, state, last, end, limits, settings, requests)
+            found = Beams(body, state, last, end, limits, settings).run()
+        else:
+            found = _single(body, state, last, end, limits, settings, asked)
+    for row, options in zip(speaking.tolist(), found, strict=True):
+        answers[row] = options
+    return answers
 
 
 def _single(
@@ -67,7 +81,7 @@ def _single(
     end: int,
     limits: Tensor,
     settings: Decode,
-    requests: np.ndarray | None,
+    requests: np.ndarray,
 ) -> list[list[Found]]:
     """One path a row: the likeliest token each time, or a drawn one; `best` draws run as rows of their own."""
     copies = settings.best if settings.sample else 1
@@ -76,7 +90,7 @@ def _single(
         state.keep(rows)
         last = last[rows]
     owners = np.arange(len(rows))
-    asked = (np.arange(len(rows) // copies) if requests is None else requests).repeat(copies)
+    asked = requests.repeat(copies)
     limit = limits.cpu().numpy()[rows.cpu().numpy()]
     paths: list[list[tuple[int, float]]] = [[] for _ in owners]
     for position in range(int(limit.max(initial=0))):
@@ -107,7 +121,13 @@ def _single(
 def _found(path: list[tuple[int, float]], end: int) -> Found:
     ended = bool(path) and path[-1][0] == end
     logs = tuple(value for _, value in path)
+    _refuse_nan(sum(logs))
     return Found(tuple(token for token, _ in path[: len(path) - ended]), sum(logs), logs, ended)
+
+
+def _refuse_nan(score: float) -> None:
+    if score != score:
+        raise RegardError("the model's logits are not numbers (NaN): its weights are broken or its training diverged.")
 
 
 def _logs(logits: Tensor) -> Tensor:
@@ -201,7 +221,8 @@ class Beams:
         if self.settings.stop == "soon" or self.settings.penalty <= 0:
             divisor = torch.full_like(worst, length_penalty(length, self.settings))
         else:  # an open beam could still grow to its limit, where the penalty is weakest
-            divisor = torch.tensor([length_penalty(n, self.settings) for n in self.limits.tolist()]).to(worst)
+            divisor = torch.tensor([length_penalty(n, self.settings) for n in self.limits.tolist()], dtype=worst.dtype)
+            divisor = divisor.to(worst.device)
         going = (self.scores[:, 0].to(worst.dtype) / divisor > worst) & (length < self.limits)
         for row in torch.nonzero(~going)[:, 0].tolist():
             self.answers[int(self.sources[row])] = self._answers(row)
@@ -220,6 +241,7 @@ class Beams:
         found = []
         for beam in range(self.settings.best):
             length, score = int(self.done_lengths[row, beam]), float(self.done_scores[row, beam])
+            _refuse_nan(score)
             if score == -float("inf"):
                 break
             path = self.done_paths[row, beam, :length].tolist()

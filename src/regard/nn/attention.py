@@ -102,8 +102,10 @@ class Attention(nn.Module):
         """`where`: the positions of x in its row, when it does not start at 0 (with a memory)."""
         if self.crossing:
             q, where = self.query(x), None  # positions of x mean nothing among the keys of the context
-        else:
+        elif context is None:
             q, own_k, own_v = self.project(x)
+        else:
+            raise ValueError("this is a self-attention: it has no matrices for a context")
 
         def make() -> tuple[Tensor, Tensor]:
             if not self.crossing:
@@ -123,6 +125,10 @@ class Recorder:
 
     name: str
     into: Seen
+    also: Recorder | None = None
+    """another one who watches at the same time"""
 
     def __call__(self, weights: Float[Tensor, "B H Q K"], keys: Int[Tensor, "..."] | None = None) -> None:
         self.into.looks.append(Look(self.name, weights.detach(), keys))
+        if self.also is not None:
+            self.also(weights, keys)

@@ -35,7 +35,7 @@ class Residual(nn.Module):
         self.norm = nn.Identity() if norm is None else nn.LayerNorm(width, eps)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B L D"], *args: Any, **kwargs: Any) -> Float[Tensor, "B L D"]:
+    def forward(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
         if self.placement == "pre":
             return x + self.dropout(self.inner(self.norm(x), *args, **kwargs))
         return self.norm(x + self.dropout(self.inner(x, *args, **kwargs)))
@@ -53,7 +53,7 @@ class Feed(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+    def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         return self.down(self.dropout(self.activation(self.up(x))))
 
 

@@ -27,7 +27,7 @@ SHORT_ROW = 256
 def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool) -> Kernel:
     if watched:
         return "plain"
-    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None:
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None and q.shape[0] == 1:
         if varlen_attn is not None and packed_form(rule) is not None:
             return "varlen"
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= SHORT_ROW:
@@ -48,7 +48,11 @@ def packed_form(rule: Rule | None) -> tuple[Same, tuple[int, int]] | None:
             left, right = part.left, (part.right if right == -1 else min(part.right, right))
         else:
             return None
-    return None if same is None else (same, (left, right))
+    if same is None or same.offsets is None:
+        return None
+    if (left, right) != (-1, -1) and same.offsets[0] is not same.offsets[1]:
+        return None  # the kernel counts steps within each document, the rule along the row: they agree on one side only
+    return same, (left, right)
 
 
 def _conjuncts(rule: Rule | None) -> list[Rule]:

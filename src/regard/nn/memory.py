@@ -57,15 +57,14 @@ class Fixed(Memory):
         if where is None:
             where = torch.arange(k.shape[-2], device=k.device)
         if self.k is None or self.v is None:
-            shape = (*k.shape[:-2], self.room, k.shape[-1])
-            self.k, self.v = k.new_zeros(shape), v.new_zeros(shape)
+            self.k, self.v = (x.new_zeros(*x.shape[:-2], self.room, x.shape[-1]) for x in (k, v))
         if where.ndim == 1:
             self.k.index_copy_(-2, where, k)
             self.v.index_copy_(-2, where, v)
         else:
-            columns = where[:, None, :, None].expand_as(k)
-            self.k.scatter_(-2, columns, k)
-            self.v.scatter_(-2, columns, v)
+            columns = where[:, None, :, None]
+            self.k.scatter_(-2, columns.expand_as(k), k)
+            self.v.scatter_(-2, columns.expand_as(v), v)
         return self.k, self.v
 
     def select(self, rows: Tensor) -> None:

@@ -63,6 +63,10 @@ class Window(Rule):
     right: int
     dilation: int = 1
 
+    def __post_init__(self) -> None:
+        if self.left < 0 or self.right < 0 or self.dilation < 1:
+            raise ValueError(f"a window reaches 0 or more steps of 1 or more: {self}")
+
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         near = (k >= q - self.left * self.dilation) & (k <= q + self.right * self.dilation)
         return near if self.dilation == 1 else near & ((q - k) % self.dilation == 0)
@@ -96,6 +100,8 @@ class Same(Rule):
     @classmethod
     def packed(cls, queries: Offsets, length: int, keys: Offsets | None = None, keys_length: int | None = None) -> Same:
         """From where the documents of a packed row begin; documents i of queries and keys belong together."""
+        if (keys is None) != (keys_length is None):
+            raise ValueError("keys of their own need both their offsets and their length")
         others = None if keys is None or keys_length is None else keys.documents(keys_length)
         return cls(queries.documents(length), others, (queries, keys or queries))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def watch(model: nn.Module, layers: list[str] | None = None) -> Iterator[Seen]:
             recorder = Recorder(name, seen)
 
             def pass_on(_: nn.Module, args: Any, kwargs: Any, recorder: Recorder = recorder) -> tuple[Any, Any]:
-                return args, {**kwargs, "seen": recorder}
+                return args, {**kwargs, "seen": replace(recorder, also=kwargs.get("seen"))}
 
             handles.append(places[name].register_forward_pre_hook(pass_on, with_kwargs=True))
         with torch.compiler.set_stance("force_eager"):

@@ -29,7 +29,9 @@ def _scores(facts: dict[str, Any]) -> str:
     scores = dict(facts["scores"])
     signature = scores.pop("signature", "")
     rows = [{"measure": name, "value": value} for name, value in scores.items()]
-    rows.append({"measure": f"loss of a token (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)})
+    rows.append(
+        {"measure": f"loss of a token (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)}
+    )
     return table(rows) + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
 
 
@@ -51,11 +53,14 @@ def _examples(samples: Sequence[Pair], answers: Sequence[Answer]) -> str:
 
 
 def _use(name: str) -> str:
-    return f'```\nregard run {name} "a sentence"\nregard explain {name} "a sentence" --out map.html\nregard evaluate {name}\n```'
+    lines = (f'run {name} "a sentence"', f'explain {name} "a sentence" --out map.html', f"evaluate {name}")
+    return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
 
 def _settings(settings: dict[str, Any]) -> str:
     rows = [
-        {"setting": f"{group}.{name}", "value": value} for group, values in settings.items() for name, value in values.items()
+        {"setting": f"{group}.{name}", "value": value}
+        for group, values in settings.items()
+        for name, value in values.items()
     ]
     return table(rows)

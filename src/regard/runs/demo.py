@@ -58,12 +58,16 @@ def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console
         found = model.explain(text)
         for suffix in ("html", "png"):
             console.print(f"  {found.save(folder / f'attention-{name}.{suffix}')}", highlight=False)
-    console.print("  In the second, the last German word is the verb: its row reaches back to the middle of the sentence.")
+    console.print(
+        "  In the second, the last German word is the verb: its row reaches back to the middle of the sentence."
+    )
     times["end"] = time.perf_counter()
     seconds = {a: round(times[b] - times[a], 1) for a, b in zip(list(times), list(times)[1:], strict=False)}
     exact = float(result.scores["exact"])
     (folder / MARK).write_text(json.dumps({"seconds": seconds, "test": result.scores}, indent=1), encoding="utf-8")
-    console.print(f"\ndone in {clock(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})")
+    console.print(
+        f"\ndone in {clock(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})"
+    )
     console.print(own_data(folder), highlight=False, markup=False)
     return exact
 
@@ -73,9 +77,13 @@ def clear(folder: Path, again: bool) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / MARK).exists():
-        raise RunError(f"{folder}: holds something that the demo did not finish making. Remove it, or choose another --out.")
+        raise RunError(
+            f"{folder}: holds something that the demo did not finish making. Remove it, or choose another --out."
+        )
     if not again:
-        raise RunError(f"{folder}: an earlier demo is there. Look at it with 'regard run {folder} \"{SENTENCE}\"', or use --again.")
+        raise RunError(
+            f"{folder}: an earlier demo is there. Look at it with 'regard run {folder} \"{SENTENCE}\"', or use --again."
+        )
     shutil.rmtree(folder)
 
 

@@ -56,6 +56,7 @@ def write_answers(result: Evaluation, path: str | os.PathLike[str]) -> None:
     """One JSON object a line: source, answer, reference."""
     with Path(path).open("w", encoding="utf-8") as file:
         for source, answer, reference in zip(result.sources, result.answers, result.references, strict=True):
-            file.write(json.dumps({"source": source, "answer": answer.value, "reference": reference}, ensure_ascii=False) + "\n")
-
-
+            file.write(
+                json.dumps({"source": source, "answer": answer.value, "reference": reference}, ensure_ascii=False)
+                + "\n"
+            )

@@ -47,7 +47,9 @@ def info(name: str) -> Info:
     count = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     facts = {"system": model.identity.system.name, "task": model.task.name, "source": model.identity.source}
-    return Info(f"{name}: {model.identity.system.about}", as_dict(model.config), layers, count, size, _flops(model), facts)
+    return Info(
+        f"{name}: {model.identity.system.about}", as_dict(model.config), layers, count, size, _flops(model), facts
+    )
 
 
 def _owns(module: nn.Module) -> bool:

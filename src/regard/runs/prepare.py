@@ -61,14 +61,19 @@ def prepare(task: Task, sources: Sources, settings: Settings, text: Text | None,
     train, valid = split_samples(task, sources, settings, say)
     if text is None:
         text = make_text(task, train, settings, say)
-    encoded = {name: _encode(task, samples, text, settings, name, say) for name, samples in (("training", train), ("validation", valid))}
+    encoded = {
+        name: _encode(task, samples, text, settings, name, say)
+        for name, samples in (("training", train), ("validation", valid))
+    }
     facts = {
         "train": len(encoded["training"].samples),
         "valid": len(encoded["validation"].samples),
         "fingerprint": fingerprint(task.texts(train)),
         "valid_fingerprint": fingerprint(task.texts(valid)),
     }
-    say(f"  {facts['train']:,} pairs to train on, {facts['valid']:,} to validate, {text.size:,} tokens in the vocabulary")
+    say(
+        f"  {facts['train']:,} pairs to train on, {facts['valid']:,} to validate, {text.size:,} tokens in the vocabulary"
+    )
     return Prepared(encoded["training"], encoded["validation"], text, facts)
 
 
@@ -92,5 +97,7 @@ def _encode(task: Task, samples: Sequence[Pair], text: Text, settings: Settings,
             f"the first at {first.path}, line {first.line}"
         )
     if not encoded.samples:
-        raise DataError(f"no {name} pair is left: all have {longest:,} tokens or more on a side.", advice="Raise data.longest.")
+        raise DataError(
+            f"no {name} pair is left: all have {longest:,} tokens or more on a side.", advice="Raise data.longest."
+        )
     return encoded

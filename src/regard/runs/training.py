@@ -22,6 +22,9 @@ from regard.data.plan import Plan
 from regard.decode.settings import Decode
 from regard.errors import Interrupted, RunError, SettingError
 from regard.inputs.text import Text
+from regard.learn.loop import Step, Watchman, loop
+from regard.learn.optimiser import Average, autocast, make_optimiser, optimiser_tensors, restore_optimiser
+from regard.learn.state import newest_state, save_state
 from regard.model import Identity, Model, assemble, load, write_json
 from regard.runs.card import write_card
 from regard.runs.folder import RunFolder
@@ -30,9 +33,6 @@ from regard.runs.progress import Reporter, clock
 from regard.runs.settings import Settings, differences, gather, resolve
 from regard.systems import SYSTEMS, find_preset
 from regard.tasks import Task, find_task
-from regard.learn.loop import Step, Watchman, loop
-from regard.learn.optimiser import Average, autocast, make_optimiser, optimiser_tensors, restore_optimiser
-from regard.learn.state import newest_state, save_state
 from regard.waists import Batch
 
 
@@ -85,7 +85,9 @@ def _remembered(
 ) -> tuple[Sources, str, Settings]:
     """What the run was started with. Anything said now that differs from it is refused by name."""
     old = folder.facts()
-    kept = Sources(tuple(old["sources"]["data"]), tuple(old["sources"]["valid"]), tuple(sorted(old["sources"]["columns"].items())))
+    kept = Sources(
+        tuple(old["sources"]["data"]), tuple(old["sources"]["valid"]), tuple(sorted(old["sources"]["columns"].items()))
+    )
     made = resolve(old["settings"], said)
     changed = differences(old["settings"], made.as_dict())
     changed += [f"task: {old['task']} -> {task.name}"] * (old["task"] != task.name)
@@ -94,7 +96,9 @@ def _remembered(
         now, before = getattr(sources, name), getattr(kept, name)
         changed += [f"{name}: {before} -> {now}"] * (bool(now) and now != before)
     if changed:
-        raise RunError(f"{folder.path}: the run was started otherwise ({'; '.join(changed)}). Leave that out, or choose another --out.")
+        raise RunError(
+            f"{folder.path}: the run was started otherwise ({'; '.join(changed)}). Leave that out, or choose another --out."
+        )
     return kept, str(old["preset"]), made
 
 
@@ -189,7 +193,14 @@ class Training:
         with Reporter(self.config.steps, done, self.console) as reporter, self._signals():
             window = Window(self.task, done)
             steps = loop(
-                self.model, self.loss, window.counted(self.grain), self.optimiser, self.config, done, self.average, self.watchman
+                self.model,
+                self.loss,
+                window.counted(self.grain),
+                self.optimiser,
+                self.config,
+                done,
+                self.average,
+                self.watchman,
             )
             for step in steps:
                 window.add(step)
@@ -310,7 +321,9 @@ class Training:
         self.watchman.check(self.config.accumulate)
         self._save(step)
         self.folder.close()
-        raise Interrupted(f"stopped and saved after step {step:,}. Go on with:\n  {self.resume_command()}", self.stop_signal)
+        raise Interrupted(
+            f"stopped and saved after step {step:,}. Go on with:\n  {self.resume_command()}", self.stop_signal
+        )
 
     def resume_command(self) -> str:
         return shlex.join(["regard", "train", self.task.name, "--out", str(self.folder.path), "--resume"])

@@ -1,0 +1,278 @@
+"""Shapes are checked in every test; a tiny translator is trained once for those that need one."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import beartype
+import jaxtyping
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small are slower on several cores
+
+# -- shapes: what a signature says of a tensor is checked at every call
+
+
+def has_shape(hint: Any) -> bool:
+    own = isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray)
+    return own or any(map(has_shape, typing.get_args(hint)))
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Shapes only: mypy checks the other types, and a test may hand over a stand-in for them."""
+    hints = function.__annotations__
+    if not any(map(has_shape, hints.values())):
+        return function
+    function.__annotations__ = {name: hint if has_shape(hint) else Any for name, hint in hints.items()}
+    return beartype.beartype(function)
+
+
+jaxtyping.install_import_hook(["regard.nn", "regard.systems", "regard.decode"], "conftest.checked")
+
+
+@pytest.fixture(autouse=True)
+def unchecked_where_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch.compile cannot trace the checks: a test that calls it goes on without them."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        real = torch.compile
+
+        def compile_unchecked(*args: Any, **kwargs: Any) -> Any:
+            jaxtyping.config.update("jaxtyping_disable", True)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(torch, "compile", compile_unchecked)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+# -- a tiny translator
+
+TINY = (
+    "model.width=32", "model.depth=1", "model.decoder_depth=1", "model.heads=2", "model.hidden=64",
+    "data.vocabulary=400", "train.tokens=512", "train.warmup=10", "train.precision=float32", "decode.beam=1",
+)  # fmt: skip
+"""Settings of a model that takes a step in milliseconds."""
+
+TWELVE = ("train.steps=12", "train.every=4", "train.log=2", "data.share=0.1", "data.score=2", "decode.longer=5")
+"""A run of a second that validates and saves three times."""
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run, the file it learnt from, and what was printed meanwhile."""
+
+    path: Path
+    data: Path
+    said: str
+
+
+def write_pairs(path: Path, pairs: Iterable[tuple[str, str]], separator: str = "\t") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{source}{separator}{target}\n" for source, target in pairs), encoding="utf-8")
+    return path
+
+
+def parallel_files(folder: Path, pairs: Pairs) -> str:
+    for side, name in enumerate(("a.en", "a.de")):
+        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    return f"{folder / 'a.en'}:{folder / 'a.de'}"
+
+
+def comma_file(folder: Path, pairs: Pairs) -> str:
+    quoted = [(f'"{source}"', f'"{target}"') for source, target in pairs]
+    return str(write_pairs(folder / "a.csv", [("source", "target"), *quoted], ","))
+
+
+def object_file(folder: Path, pairs: Pairs) -> str:
+    lines = [json.dumps({"source": source, "target": target}) for source, target in pairs]
+    (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
+    return str(folder / "a.jsonl")
+
+
+def zipped_file(folder: Path, pairs: Pairs) -> str:
+    text = "".join(f"{source}\t{target}\n" for source, target in pairs)
+    (folder / "a.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    return str(folder / "a.tsv.gz")
+
+
+KINDS: dict[str, Callable[[Path, Pairs], str]] = {
+    "SRC:TGT": parallel_files, "csv": comma_file, "jsonl": object_file, "gz": zipped_file,
+}  # fmt: skip
+"""Ways to write the same pairs; each returns what stands after --data."""
+
+
+def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: bool = False, **more: Any) -> str:
+    """Train by the public function with `TINY` and these settings; returns what was printed. Curves take their time."""
+    from rich.console import Console
+
+    import regard
+
+    said, given = io.StringIO(), [*(TINY if tiny else ()), *settings]
+    with pytest.MonkeyPatch.context() as patch:
+        if not drawn:
+            patch.setattr("regard.runs.folder.curves", lambda *_: None)
+        regard.train("translate", data, out=out, settings=given, console=Console(file=said, width=300), **more)
+    return said.getvalue()
+
+
+@pytest.fixture(scope="session")
+def pairs() -> Pairs:
+    from regard.data.grammar import corpus
+
+    return [(pair.source, pair.target) for pair in corpus(count=2000).train]
+
+
+@pytest.fixture(scope="session")
+def pairs_file(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("data") / "pairs.tsv", pairs[:60])
+
+
+@pytest.fixture(scope="session")
+def trained(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Knows a few sentences by heart, so that its answers are words and differ from each other."""
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    settings = (
+        "model.dropout=0",
+        "train.steps=120",
+        "train.every=60",
+        "train.log=30",
+        "train.rate=1e-2",
+        "data.share=0.1",
+    )
+    return Trained(out, pairs_file, train_tiny(pairs_file, out, *settings, drawn=True))
+
+
+@pytest.fixture(scope="session")
+def few(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("few") / "few.tsv", pairs[:40])
+
+
+@pytest.fixture(scope="session")
+def whole(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve steps without a break."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    train_tiny(few, out, *TWELVE)
+    return out
+
+
+@pytest.fixture(scope="session")
+def stopped(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    with stopped_in(6):
+        train_tiny(few, out, *TWELVE)
+    return out
+
+
+@pytest.fixture
+def halved(stopped: Path, tmp_path: Path) -> Path:
+    """The same, stopped in step 6 of 12: a copy for each test."""
+    return Path(shutil.copytree(stopped, tmp_path / "halved"))
+
+
+@pytest.fixture(scope="session")
+def burst(few: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run whose loss is no number in the second grain of step 5, and what is said about it."""
+    from regard.errors import RunError
+    from regard.tasks.translate import Translate
+
+    out, number, real = tmp_path_factory.mktemp("burst") / "run", itertools.count(), Translate.loss
+
+    def loss(self: Any, model: Any, batch: Any, smoothing: float = 0.0) -> Any:
+        total, count = real(self, model, batch, smoothing)
+        return (total * math.nan if model.training and next(number) == 9 else total), count
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError) as stop:
+        patch.setattr(Translate, "loss", loss)
+        train_tiny(few, out, *TWELVE, "train.accumulate=2", "train.log=3")
+    return out, str(stop.value)
+
+
+# -- looking at a run
+
+
+def rows(run: Path, kind: str = "") -> list[dict[str, Any]]:
+    """The log without what depends on the clock."""
+    found = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+    timed = ("tokens_per_s", "seconds")
+    return [{k: v for k, v in row.items() if k not in timed} for row in found if row["kind"].startswith(kind)]
+
+
+def checkpoints(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def same_tensors(a: Path, b: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    ours, theirs = load_file(a), load_file(b)
+    assert ours.keys() == theirs.keys()
+    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
+
+
+def facts(run: Path) -> dict[str, Any]:
+    return json.loads((run / "regard.json").read_text("utf-8"))
+
+
+@contextmanager
+def stopped_in(step: int) -> Iterator[None]:
+    """A SIGTERM arrives while this step is computed."""
+    from regard.errors import Interrupted
+    from regard.runs.training import Training
+
+    real = Training.grain
+
+    def grain(self: Any, number: int) -> Any:
+        if number == (step - 1) * self.config.accumulate:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "grain", grain)
+        with pytest.raises(Interrupted) as stop:
+            yield
+    assert stop.value.code == 143
+
+
+def interrupted(words: list[str], run: Path, after: int, number: signal.Signals) -> tuple[int, str, str]:
+    """Start `python -m words`, wait until the run's log is past a step, send the signal: exit code, output, errors."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-m", *words], stdout=pipe, stderr=pipe, text=True)
+    try:
+        end = time.monotonic() + 120
+        while not (run / "log.jsonl").exists() or last_step(run) <= after:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end, "it does not get on"
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+    finally:
+        process.kill()
+        process.wait()
+
+
+def last_step(run: Path) -> int:
+    """The last that a log says which is being written."""
+    steps = re.findall(r'"step": (\d+),', (run / "log.jsonl").read_text("utf-8"))
+    return int(steps[-1]) if steps else 0

@@ -1,0 +1,216 @@
+"""Settings: read from dicts, words, files; what is unknown or has no meaning is refused with what would have."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from regard.config import as_dict, coerce, describe, from_dict, override, parse_assignments, read_settings
+from regard.data.settings import Data
+from regard.decode.settings import Decode
+from regard.errors import SettingError, suggest
+from regard.learn.settings import Train
+from regard.runs.settings import GROUPS, differences, gather, resolve
+from regard.systems import SYSTEMS
+
+KINDS = [Data, Train, Decode, *(system.config for system in SYSTEMS.values())]
+
+
+@dataclass(frozen=True)
+class Parent:
+    size: int = 3
+    """how large
+    it is"""
+    silent: int = 0
+
+
+@dataclass(frozen=True)
+class Child(Parent):
+    """Not a field's."""
+
+    share: float = 0.5
+    """a part"""
+    name: str = "it"
+    likes: Literal["tea", "milk"] = "tea"
+    rates: tuple[float, ...] = (0.1,)
+    steps: tuple[int, ...] = ()
+    most: int | None = None
+    either: int | str = 0
+    warm: bool = False
+
+
+def read(field: str, value: Any) -> Any:
+    return getattr(from_dict(Child, {field: value}), field)
+
+
+GOOD: list[tuple[str, Any, Any]] = [
+    ("size", "3e5", 300_000), ("size", "1_000", 1000), ("size", " 7 ", 7), ("size", "-2", -2), ("size", 5.0, 5),
+    ("size", "9007199254740993", 9007199254740993), ("size", 9007199254740993, 9007199254740993),
+    ("share", "1e-3", 0.001), ("share", 1, 1.0), ("share", "0.25", 0.25), ("share", "2", 2.0),
+    ("name", "3", "3"), ("name", "", ""), ("name", "None", "None"), ("name", 3, "3"),
+    ("likes", "milk", "milk"),
+    ("rates", "0.9,0.98", (0.9, 0.98)), ("rates", "0.9, 0.98", (0.9, 0.98)), ("rates", [1, "2"], (1.0, 2.0)),
+    ("rates", "", ()), ("rates", (0.5,), (0.5,)), ("steps", "1e3,5", (1000, 5)),
+    ("most", None, None), ("most", "none", None), ("most", "NULL", None), ("most", "4", 4), ("most", 4, 4),
+    ("either", "5", 5), ("either", "five", "five"),
+    ("warm", True, True), ("warm", "yes", True), ("warm", "ON", True), ("warm", "1", True), ("warm", 1, True),
+    ("warm", "false", False), ("warm", "No", False), ("warm", "off", False), ("warm", 0, False), ("warm", "0", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "right"), GOOD)
+def test_a_value_is_read_in_the_type_of_its_field(field: str, value: Any, right: Any) -> None:
+    found = read(field, value)
+    assert found == right and type(found) is type(right)
+    assert override(Child(), {field: value}) == from_dict(Child, {field: value})
+
+
+BAD: list[tuple[str, Any]] = [
+    ("size", "3.5"), ("size", 3.5), ("size", "many"), ("size", True), ("size", None), ("size", "inf"), ("size", "nan"),
+    ("size", float("nan")), ("size", float("inf")), ("size", [1]), ("size", ""), ("size", "none"),
+    ("share", "a half"), ("share", False), ("share", None), ("share", [0.5]), ("share", ""),
+    ("name", None), ("name", True), ("name", ["a"]),
+    ("likes", "Tea"), ("likes", "coffee"), ("likes", None), ("likes", ["tea"]),
+    ("rates", "0.9;0.98"), ("rates", 0.9), ("rates", None), ("rates", ["a"]), ("rates", [True]), ("steps", "1.5"),
+    ("most", "four"), ("most", 4.5), ("most", True), ("either", None),
+    ("warm", "maybe"), ("warm", 2), ("warm", None), ("warm", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), BAD)
+def test_a_value_without_meaning_is_refused_by_the_name_of_its_setting(field: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=rf"'thing\.{field}'"):
+        from_dict(Child, {field: value}, "thing.")
+    with pytest.raises(SettingError, match=rf"'thing\.{field}'"):
+        override(Child(), {field: value}, "thing.")
+
+
+def test_a_refusal_says_what_would_have_been_right() -> None:
+    with pytest.raises(SettingError, match=r"'train\.steps' must be a whole number; 'soon' is not\."):
+        from_dict(Train, {"steps": "soon"}, "train.")
+    with pytest.raises(SettingError, match=r"must be true or false"):
+        read("warm", "perhaps")
+    with pytest.raises(SettingError, match=r"must be a number"):
+        read("share", "half")
+    with pytest.raises(SettingError, match=r"'likes' cannot be 'mlik'\. Did you mean 'milk'\?"):
+        read("likes", "mlik")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_key_is_refused_with_the_nearest_right_one(kind: type[Any]) -> None:
+    for item in fields(kind):
+        for wrong in (item.name + "s", item.name[:-1] + "x" + item.name[-1]):
+            if wrong in {other.name for other in fields(kind)}:
+                continue
+            for make in (lambda key: from_dict(kind, {key: 1}, "it."), lambda key: override(kind(), {key: 1}, "it.")):
+                with pytest.raises(SettingError, match=rf"unknown setting 'it\.{wrong}'.*'{item.name}'"):
+                    make(wrong)
+
+
+def test_without_a_near_name_all_are_listed() -> None:
+    assert suggest("zzz", ["b", "a", "a"]) == "There is: a, b." and suggest("zzz", []) == "There is none."
+    assert suggest("trian", ["train", "data"]) == "Did you mean 'train'?"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_survive_json(kind: type[Any]) -> None:
+    assert from_dict(kind, json.loads(json.dumps(as_dict(kind())))) == kind()
+
+
+def test_an_override_changes_a_copy_and_keeps_the_rest() -> None:
+    before = Train(rate=0.5, steps=7)
+    assert override(before, {"steps": "1e2"}) == Train(rate=0.5, steps=100) and before.steps == 7
+    with pytest.raises(SettingError, match=r"train\.steps must be at least 1"):
+        override(before, {"steps": 0})
+    assert coerce("7", int, "x") == 7
+
+
+# -- documentation
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_is_documented(kind: type[Any]) -> None:
+    docs = describe(kind)
+    assert list(docs) == [item.name for item in fields(kind)]
+    assert all(text and text == " ".join(text.split()) and not text.endswith(".") for text in docs.values())
+
+
+def test_documentation_is_the_text_under_the_field_and_is_inherited() -> None:
+    assert describe(Child) == {"size": "how large it is", "share": "a part"}
+
+
+# -- words and files
+
+
+def test_assignments_are_grouped_and_the_last_wins() -> None:
+    said = ["train.steps=100", " model.width = 64 ", "train.steps=200", "data.tokenizer=a=b.json", "train.x="]
+    assert parse_assignments(said) == {
+        "train": {"steps": "200", "x": ""}, "model": {"width": "64"}, "data": {"tokenizer": "a=b.json"}
+    }  # fmt: skip
+    assert parse_assignments([]) == {}
+
+
+@pytest.mark.parametrize("text", ["train.steps", "steps=3", ".steps=3", "train.=3", "=3", "", "train steps 3"])
+def test_what_is_no_assignment_is_refused_as_it_was_written(text: str) -> None:
+    with pytest.raises(SettingError, match=rf"'{text}' is no setting.*train\.steps=1000"):
+        parse_assignments([text])
+
+
+FILES = {
+    "a.yaml": "train:\n  steps: 3e5\n  betas: [0.9, 0.98]\ndecode: {beam: 4}\n",
+    "a.yml": "# a remark\ntrain: {steps: 300000, betas: '0.9,0.98'}\ndecode:\n  beam: 4\n",
+    "a.json": '{"train": {"steps": "3e5", "betas": [0.9, 0.98]}, "decode": {"beam": 4}}',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_settings_file_is_read_and_words_win_over_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(FILES[name])
+    made = resolve({"train": {"steps": 5, "rate": 0.25}}, gather(["decode.beam=2", "model.width=64"], tmp_path / name))
+    assert made.train == Train(steps=300_000, rate=0.25, betas=(0.9, 0.98))
+    assert made.decode == Decode(beam=2) and made.data == Data() and made.model == {"width": "64"}
+    assert set(made.as_dict()) == {*GROUPS, "model"} and made.as_dict()["train"]["steps"] == 300_000
+
+
+BROKEN = {
+    "a.yaml": ["train: [", "- train", "train: 3", "3", "", "train:\n  - steps: 3", "train: !!python/name:os.system ''"],
+    "a.json": ["{", "[]", '{"train": 3}', "", "train: {steps: 3}", "null"],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name in BROKEN for text in BROKEN[name]])
+def test_a_file_that_holds_no_settings_is_refused_by_its_path(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingError, match=name.replace(".", r"\.")):
+        read_settings(tmp_path / name)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    for name in ("none.yaml", "bytes.yaml", "."):
+        with pytest.raises(SettingError, match=r"cannot be read as a settings file"):
+            read_settings(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "text", ["trian: {steps: 3}", "train: {stesp: 3}", "1: {steps: 3}", "train: {1: 3}", "train: {~: 3}"]
+)
+def test_a_strange_group_or_key_of_a_file_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(SettingError, match=r"unknown (group|setting)"):
+        resolve({}, gather([], tmp_path / "a.yaml"))
+
+
+@pytest.mark.parametrize("name", ["vocabulary", "pad", "start", "end"])
+def test_what_follows_from_the_tokenizer_cannot_be_set(name: str) -> None:
+    with pytest.raises(SettingError, match=rf"model\.{name} follows from the tokenizer"):
+        resolve({}, {"model": {name: 3}})
+
+
+def test_differences_are_named_by_their_whole_path() -> None:
+    old, new = {"train": {"rate": 0.1, "betas": [0.9, 0.98]}, "seed": 1}, {"train": {"rate": 0.2, "betas": (0.9, 0.98)}}
+    assert differences(old, new) == ["seed: 1 -> None", "train.rate: 0.1 -> 0.2"] and differences(old, old) == []

@@ -1,0 +1,398 @@
+"""A run from its files to its card: what it leaves, what stops it, and that going on is the same as never stopping."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import regard
+from conftest import (
+    KINDS,
+    TINY,
+    TWELVE,
+    Pairs,
+    Trained,
+    checkpoints,
+    facts,
+    interrupted,
+    rows,
+    same_tensors,
+    stopped_in,
+    train_tiny,
+    write_pairs,
+)
+from regard.data.pairs import Pair
+from regard.decode.settings import Decode
+from regard.errors import RegardError, RunError
+from regard.learn.loop import Step, loop
+from regard.learn.optimiser import Average, make_optimiser, rate_at
+from regard.learn.settings import Train
+from regard.model import with_decode
+from regard.systems.transformer import PRESETS
+from regard.tasks.translate import Translate
+from regard.waists import IGNORE, Batch
+
+# -- what a run leaves
+
+
+def test_a_finished_run_holds_all_that_it_takes_to_use_and_to_judge_it(trained: Trained) -> None:
+    model = {"config.json", "model.safetensors", "tokenizer.json", "README.md", "regard.json"}
+    course = {"log.jsonl", "curves.png", "samples.txt", "events", "checkpoints"}
+    assert {path.name for path in trained.path.iterdir()} == model | course
+    assert json.loads((trained.path / "config.json").read_text())["model_type"] == "marian"
+    assert checkpoints(trained.path) == ["step-00000060", "step-00000120"]
+    assert (trained.path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((trained.path / "events").glob("events.*"))
+    samples = (trained.path / "samples.txt").read_text("utf-8")
+    assert "step 60\n" in samples and "step 120\n" in samples and samples.count("  → ") == 10
+    assert [row["step"] for row in rows(trained.path, "train")] == [1, 30, 60, 90, 120]
+    assert [row["step"] for row in rows(trained.path, "valid")] == [60, 120]
+    assert all(row["loss"] < 7 and row["norm"] > 0 for row in rows(trained.path, "train"))
+
+
+def test_the_card_says_what_was_reached_on_what_and_by_which_settings(trained: Trained) -> None:
+    card, known = (trained.path / "README.md").read_text("utf-8"), facts(trained.path)
+    lines = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in card.splitlines()]
+    for name in ("bleu", "chrf", "exact", "sentences"):
+        assert [name, f"{known['scores'][name]:.4g}"] in lines
+    assert known["scores"]["signature"] in card and known["found"]["fingerprint"] in card
+    assert str(trained.data) in card and "54 pairs" in card and "6 pairs" in card
+    assert ["train.rate", "0.01"] in lines and ["model.width", "32"] in lines and "curves.png" in card
+    assert f"step {known['best']['step']}" in card
+
+
+def test_the_card_tells_how_to_ask_this_very_run(trained: Trained) -> None:
+    card = (trained.path / "README.md").read_text("utf-8")
+    named = [shlex.split(line)[2] for line in card.splitlines() if line.startswith("regard ")]
+    assert len(named) >= 3 and all(Path(name).exists() for name in named), named
+
+
+def test_everyone_who_may_read_the_card_may_read_the_weights(trained: Trained) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in trained.path.iterdir() if path.is_file()}
+    assert modes["model.safetensors"] == modes["README.md"], {name: oct(mode) for name, mode in modes.items()}
+
+
+def test_the_best_model_is_what_is_kept(trained: Trained) -> None:
+    best = max(rows(trained.path, "valid"), key=lambda row: (row["bleu"], -row["loss"]))
+    assert facts(trained.path)["best"] == best
+    state = load_file(trained.path / "checkpoints" / f"step-{best['step']:08d}" / "state.safetensors")
+    kept = regard.load(trained.path).body.state_dict()
+    assert all(torch.equal(tensor, state[f"model:{name}"]) for name, tensor in kept.items())
+
+
+def test_what_is_held_out_is_said_and_counted(trained: Trained) -> None:
+    assert "no --valid given: 6 pairs are held out for validation" in trained.said
+    assert "54 pairs to train on, 6 to validate" in trained.said
+    found = facts(trained.path)["found"]
+    assert (found["train"], found["valid"]) == (54, 6)
+
+
+def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(pairs: Pairs, tmp_path: Path) -> None:
+    long = " ".join(["horse"] * 40)
+    data = write_pairs(tmp_path / "d.tsv", [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]])
+    valid = write_pairs(tmp_path / "v.tsv", pairs[30:32])
+    said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.longest=39", valid=valid)
+    assert "2 training pairs" in said and f"the first at {data}, line 10" in said
+    assert facts(tmp_path / "run")["found"]["train"] == 30
+
+
+def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: Trained) -> None:
+    text = regard.load(trained.path).text_or_refuse()
+    pair = Pair("the women wanted to say that we swam", "wir", "", 1)
+    most = len(text.encode([pair.source])[0])
+    kept = [longest for longest in range(most - 3, most + 4) if Translate().encode([pair], text, longest).samples]
+    assert min(kept) == most  # data.longest: pairs with *more* tokens than this are skipped
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file_gives_the_same_training(kind: str, pairs: Pairs, whole: Path, tmp_path: Path) -> None:
+    train_tiny(KINDS[kind](tmp_path, pairs[:40]), tmp_path / "run", *TWELVE, "train.steps=2")
+    assert facts(tmp_path / "run")["found"] == facts(whole)["found"]
+    assert rows(tmp_path / "run", "train") == rows(whole, "train")[:2]
+
+
+# -- going on is the same as never stopping
+
+BOTH = ("train.accumulate=2", "train.average=0.5", "model.dropout=0.2", "train.schedule=cosine")
+VARIANTS = [(), ("train.average=0.9",), BOTH]
+
+
+@pytest.mark.parametrize("more", VARIANTS, ids=["plain", "averaged", "accumulated"])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(more: tuple[str, ...], few: Path, tmp_path: Path) -> None:
+    train_tiny(few, tmp_path / "whole", *TWELVE, *more)
+    with stopped_in(6):
+        train_tiny(few, tmp_path / "run", *TWELVE, *more)
+    assert checkpoints(tmp_path / "run")[-1] == "step-00000006"
+    said = train_tiny((), tmp_path / "run", *TWELVE, *more, resume=True)
+    assert "going on after step 6" in said
+    last = "checkpoints/step-00000012/state.safetensors"
+    same_tensors(tmp_path / "run" / last, tmp_path / "whole" / last)
+    same_tensors(tmp_path / "run/model.safetensors", tmp_path / "whole/model.safetensors")
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    assert facts(tmp_path / "run")["scores"] == facts(tmp_path / "whole")["scores"]
+
+
+def test_the_log_of_a_resumed_run_says_the_same_wherever_it_was_stopped(few: Path, whole: Path, tmp_path: Path) -> None:
+    with stopped_in(5):
+        train_tiny(few, tmp_path / "run", *TWELVE)
+    train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+    assert rows(tmp_path / "run") == rows(whole)
+
+
+def test_the_command_that_is_offered_needs_no_settings_again(halved: Path, whole: Path) -> None:
+    train_tiny((), halved, tiny=False, resume=True)
+    assert rows(halved) == rows(whole)
+
+
+def test_events_and_samples_say_each_step_once_after_going_on(whole: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = shutil.copytree(whole, tmp_path / "run")
+    (run / "checkpoints/step-00000012/state.json").write_text("{")
+    said = train_tiny((), run, *TWELVE, resume=True)
+    assert "step-00000012 is not whole" in said and "going on after step 8" in said
+    events = EventAccumulator(str(run / "events")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [row["step"] for row in rows(whole, "train")]
+    assert (run / "samples.txt").read_text("utf-8") == (whole / "samples.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("harm", ["cut off", "flipped", "empty"])
+def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_is_used(harm: str, halved: Path, whole: Path) -> None:
+    path = halved / "checkpoints/step-00000006/state.safetensors"
+    content = path.read_bytes()
+    flipped = content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:]
+    path.write_bytes({"cut off": content[:-100], "flipped": flipped, "empty": b""}[harm])
+    said = train_tiny((), halved, *TWELVE, resume=True)
+    assert "step-00000006 is not whole" in said and "going on after step 4" in said
+    same_tensors(halved / "model.safetensors", whole / "model.safetensors")
+    assert rows(halved) == rows(whole)
+
+
+def test_where_no_checkpoint_is_whole_it_starts_again_and_says_so(halved: Path, whole: Path) -> None:
+    for path in (halved / "checkpoints").glob("*/state.safetensors"):
+        path.unlink()
+    assert "starting at step 0" in train_tiny((), halved, *TWELVE, resume=True)
+    assert rows(halved) == rows(whole)
+
+
+def test_a_run_stopped_before_its_first_validation_can_go_on(few: Path, whole: Path, tmp_path: Path) -> None:
+    with stopped_in(2):
+        train_tiny(few, tmp_path / "run", *TWELVE)
+    assert "going on after step 2" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+    assert rows(tmp_path / "run") == rows(whole)
+
+
+def test_a_finished_run_has_nothing_left_to_do(whole: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    assert "after step 12" in train_tiny((), run, *TWELVE, resume=True)
+    assert (rows(run), facts(run)) == (rows(whole), facts(whole))
+
+
+def test_resuming_where_no_run_is_starts_at_0_and_says_so(few: Path, tmp_path: Path) -> None:
+    said = train_tiny(few, tmp_path / "run", *TWELVE, "train.steps=1", resume=True)
+    assert "no run to resume; starting at step 0" in said and checkpoints(tmp_path / "run") == ["step-00000001"]
+
+
+def test_a_run_is_never_overwritten(few: Path, trained: Trained, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in trained.path.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match=r"already.*--resume"):
+        train_tiny(few, trained.path, "train.steps=1")
+    assert {path: path.read_bytes() for path in trained.path.rglob("*") if path.is_file()} == before
+    (tmp_path / "mine").write_text("thesis")
+    with pytest.raises(RunError, match="not empty"):
+        train_tiny(few, tmp_path, "train.steps=1")
+
+
+CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
+    "setting": (("train.rate=0.5",), {}, r"train\.rate: 0\.003 -> 0\.5"),
+    "model setting": (("model.width=64",), {}, r"model\.width: 32 -> 64"),
+    "more steps": (("train.steps=13",), {}, r"train\.steps: 12 -> 13"),
+    "model": ((), {"model": "transformer-small"}, "model: transformer-tiny -> transformer-small"),
+    "columns": ((), {"columns": {"source": "1", "target": "0"}}, "columns"),
+    "validation": ((), {"valid": "other.tsv"}, r"valid.*other\.tsv"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_differs_from_the_run_is_refused_by_name(change: str, whole: Path) -> None:
+    more, arguments, message = CHANGES[change]
+    with pytest.raises(RunError, match=message):
+        train_tiny((), whole, *TWELVE, *more, resume=True, **arguments)
+
+
+def test_other_data_is_refused_by_name_and_the_same_data_is_not(few: Path, halved: Path, tmp_path: Path) -> None:
+    other = write_pairs(tmp_path / "other.tsv", [("a", "b")])
+    with pytest.raises(RunError, match=r"data:.*few\.tsv.*other\.tsv"):
+        train_tiny(other, halved, *TWELVE, resume=True)
+    assert "going on after step 6" in train_tiny(few, halved, *TWELVE, resume=True)
+
+
+@pytest.mark.parametrize("changed", ["training", "validation"])
+def test_data_whose_content_has_changed_is_noticed(changed: str, pairs: Pairs, tmp_path: Path) -> None:
+    files = {"training": (tmp_path / "t.tsv", pairs[:20]), "validation": (tmp_path / "v.tsv", pairs[20:24])}
+    data, valid = (str(write_pairs(*files[name])) for name in files)
+    with stopped_in(6):
+        train_tiny(data, tmp_path / "run", *TWELVE, valid=valid)
+    path, kept = files[changed]
+    write_pairs(path, [*kept[:-1], ("a horse ran", "ein Hund lief")])
+    with pytest.raises(RunError, match=f"{changed} data"):
+        train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+
+
+# -- being stopped
+
+
+def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(few: Path, tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    many = ["train.steps=100000", "train.every=10", "train.log=5", "data.score=2", "decode.longer=5"]
+    begin = ["regard", "train", "translate", "--data", str(few), "--out", str(run), "--set", *TINY, *many]
+    code, _, err = interrupted(begin, run, 10, signal.SIGINT)
+    assert code == 130 and "Traceback" not in err and "stopped and saved after step" in err
+    saved = int(checkpoints(run)[-1].removeprefix("step-"))
+    command = shlex.split(err.strip().splitlines()[-1])
+    assert command[:2] == ["regard", "train"] and str(run) in command and "--resume" in command
+    code, out, err = interrupted(command, run, saved, signal.SIGTERM)
+    assert f"going on after step {saved:,}" in out
+    assert code == 143 and shlex.split(err.strip().splitlines()[-1]) == command
+    assert int(checkpoints(run)[-1].removeprefix("step-")) > saved
+
+
+def test_a_loss_that_is_no_number_stops_the_run_naming_step_and_grain(burst: tuple[Path, str]) -> None:
+    out, said = burst
+    assert "step 5, grain 2 of 2" in said and "NaN" not in (out / "log.jsonl").read_text()
+    assert checkpoints(out) == ["step-00000004"]
+    assert [row["step"] for row in rows(out)] == [1, 3, 4]
+
+
+def test_a_run_that_burst_names_its_last_good_checkpoint(burst: tuple[Path, str]) -> None:
+    assert "step-00000004" in burst[1] or "step 4" in burst[1]
+
+
+def test_a_run_that_burst_goes_on_before_it_did(burst: tuple[Path, str]) -> None:
+    said = train_tiny((), burst[0], *TWELVE, "train.accumulate=2", "train.log=3", resume=True)
+    assert "going on after step 4" in said and rows(burst[0])[-1]["step"] == 12
+
+
+# -- one step
+
+
+def doubled(**more: Any) -> regard.Model:
+    torch.manual_seed(0)
+    sizes = {"width": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "hidden": 12, "vocabulary": 11, "dropout": 0.0}
+    return regard.build("transformer-tiny", **{**sizes, **more}).double()
+
+
+def grain(number: int) -> Batch:
+    """Batches of different sizes, whose labels are few here and many there."""
+    random = torch.Generator().manual_seed(number)
+    x, y, labels = (torch.randint(3, 11, (2 + number, 5), generator=random) for _ in range(3))
+    labels[:, number + 1 :] = IGNORE
+    return Batch(x, target=y, labels=labels)
+
+
+def steps(model: regard.Model, settings: Train, **more: Any) -> list[Step]:
+    optimiser = torch.optim.SGD(model.parameters())
+    return list(loop(model, lambda batch: Translate().loss(model, batch), grain, optimiser, settings, **more))
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.25])
+def test_a_step_of_two_grains_is_the_mean_over_the_labels_of_both(clip: float) -> None:
+    settings = Train(steps=1, accumulate=2, rate=0.5, warmup=0, schedule="constant", clip=clip, precision="float32")
+    model, reference = doubled(), doubled()
+    (step,) = steps(model, settings)
+    logits = [reference.logits(batch.x, batch.target).flatten(0, 1) for batch in map(grain, range(2))]
+    labels = torch.cat([grain(number).labels.flatten() for number in range(2)])
+    loss = torch.nn.functional.cross_entropy(torch.cat(logits), labels, ignore_index=IGNORE)
+    gradients = torch.autograd.grad(loss, list(reference.parameters()))
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+    assert float(step.loss) == pytest.approx(loss.item(), rel=1e-6)
+    assert float(step.norm) == pytest.approx(norm.item(), rel=1e-6) and norm > 0.25
+    shrunk = clip / float(norm) if clip else 1.0
+    for ours, before, gradient in zip(model.parameters(), reference.parameters(), gradients, strict=True):
+        assert torch.allclose(ours, before - 0.5 * shrunk * gradient, rtol=0, atol=1e-6)
+
+
+def test_dropout_is_the_same_in_the_same_grain_and_another_in_the_next() -> None:
+    settings = Train(steps=3, rate=1e-30, warmup=0, schedule="constant", precision="float32")
+    model = doubled(dropout=0.5)
+    whole = [float(step.loss) for step in steps(model, settings)]
+    torch.manual_seed(77)
+    assert [float(step.loss) for step in steps(model, settings, done=1)] == whole[1:]
+    other = [float(step.loss) for step in steps(model, replace(settings, seed=2))]
+    assert all(a != b for a, b in zip(whole, other, strict=True))
+
+
+def test_the_rate_is_equation_3_of_the_paper() -> None:
+    for name, d_model, warmup_steps in (("base", 512, 4000), ("big", 1024, 4000)):
+        recipe = PRESETS[f"transformer-{name}"].recipe["train"]
+        settings = Train(rate=recipe["rate"], warmup=recipe["warmup"], schedule=recipe["schedule"])
+        for step_num in (1, 7, 3999, 4000, 4001, 100_000):
+            lrate = d_model**-0.5 * min(step_num**-0.5, step_num * warmup_steps**-1.5)
+            assert rate_at(step_num, settings) == pytest.approx(lrate, rel=1e-12)
+
+
+SCHEDULES = {
+    "linear": {1: 0.2, 10: 2.0, 35: 1.5, 60: 1.0, 110: 0.0},
+    "cosine": {1: 0.2, 10: 2.0, 35: 1 + 0.5**0.5, 60: 1.0, 85: 1 - 0.5**0.5, 110: 0.0},
+    "constant": {1: 0.2, 5: 1.0, 10: 2.0, 11: 2.0, 110: 2.0},
+    "inverse_sqrt": {1: 0.2, 10: 2.0, 40: 1.0, 90: 2 / 3},
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_rate_rises_to_its_peak_and_falls_as_computed_by_hand(schedule: Any) -> None:
+    settings = Train(rate=2.0, warmup=10, steps=110, schedule=schedule)
+    for step, rate in SCHEDULES[schedule].items():
+        assert rate_at(step, settings) == pytest.approx(rate, abs=1e-12), step
+
+
+def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:
+    model = doubled()
+    decayed, spared = make_optimiser(model, Train(decay=0.1)).param_groups
+    assert {p.ndim for p in decayed["params"]} == {2} and {p.ndim for p in spared["params"]} == {1}
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
+    average, before = Average(model, 0.6), [p.detach().clone() for p in model.parameters()]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    average.update(model, 1)  # early it follows faster: 2 / 11 of the old
+    average.update(model, 100)  # later by its own decay
+    average.swap(model)
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert torch.allclose(parameter, old + 1 - 0.6 * 2 / 11)
+    average.swap(model)
+    assert all(torch.equal(p, old + 1) for p, old in zip(model.parameters(), before, strict=True))
+
+
+def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_folder(
+    trained: Trained, few: Path, tmp_path: Path
+) -> None:
+    settings, folder = (*TWELVE, "train.steps=1", "train.rate=1e-12"), str(trained.path)
+    train_tiny(few, tmp_path / "fresh", *settings)
+    said = train_tiny(few, tmp_path / "fine", *settings, model=folder, tiny=False)
+    assert "training a byte-pair tokenizer" not in said
+    assert (tmp_path / "fine/tokenizer.json").read_bytes() == (trained.path / "tokenizer.json").read_bytes()
+    ours, theirs = (load_file(path / "model.safetensors") for path in (tmp_path / "fine", trained.path))
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-9) for name in theirs)
+    assert rows(tmp_path / "fine")[0]["loss"] < rows(tmp_path / "fresh")[0]["loss"] - 1
+
+
+def test_fine_tuning_keeps_how_the_model_decodes(trained: Trained, few: Path, tmp_path: Path) -> None:
+    with_decode(regard.load(trained.path), Decode(beam=3, longer=7)).save(tmp_path / "three")
+    train_tiny(few, tmp_path / "fine", "train.steps=1", "data.share=0.1", model=str(tmp_path / "three"), tiny=False)
+    assert facts(tmp_path / "fine")["decode"]["beam"] == 3
+
+
+def test_a_model_to_start_from_cannot_be_given_another_width(trained: Trained, few: Path, tmp_path: Path) -> None:
+    with pytest.raises(RegardError, match="width"):
+        train_tiny(few, tmp_path / "wide", "train.steps=1", "model.width=64", model=str(trained.path), tiny=False)
+    assert not (tmp_path / "wide").exists()

@@ -1,0 +1,389 @@
+"""The Transformer against three that others wrote: Marian's of transformers, torch's own, and the paper's formulas."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import regard
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.inputs.rows import pad
+from regard.model import Model
+from regard.tasks.translate import Encoded
+from regard.waists import IGNORE, Batch
+from tiny import TINY, gradients, near, noise, tiny
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.disable_progress_bar()
+
+ENCODED: Encoded = TINY["transformer"].encoded
+START, END = 1, 2
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"activation": "swish"},
+    {"activation": "gelu", "scaled": False},
+    {"output_bias": True},
+    {"output_bias": True, "activation": "swish", "pad": 22, "start": 22, "end": 0},  # as they are published
+]
+
+
+def places(name: str) -> list[str]:
+    """Where Marian keeps what we call so, several when we stack them: written here apart from the table under test."""
+    if name.startswith("tokens."):
+        return ["model.shared.weight" if name == "tokens.table.weight" else "final_logits_bias"]
+    side, _, number, part, *rest, kind = name.split(".")
+    layer = f"model.{side}.layers.{number}"
+    theirs = {"attend": "self_attn", "cross": "encoder_attn", "feed": "final"}[part]
+    if rest == ["norm"]:
+        return [f"{layer}.{theirs}_layer_norm.{kind}"]
+    if part == "feed":
+        return [f"{layer}.{ {'up': 'fc1', 'down': 'fc2'}[rest[-1]] }.{kind}"]
+    letters = ["out"] if rest[-1] == "out" else list(rest[-1])
+    return [f"{layer}.{theirs}.{letter}_proj.{kind}" for letter in letters]
+
+
+def in_our_places(theirs: Mapping[str, Tensor], names: Any) -> dict[str, Tensor]:
+    found = {name: [theirs[place] for place in places(name)] for name in names}
+    return {name: parts[0].flatten() if name == "tokens.bias" else torch.cat(parts) for name, parts in found.items()}
+
+
+def marian(model: Model, table: bool = True) -> Any:
+    """Their model with our weights, and with our table of positions unless theirs, rounded to 32 bits, is wanted."""
+    config = model.config
+    said = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in
+            (("attention_heads", config.heads), ("ffn_dim", config.hidden))}  # fmt: skip
+    theirs = transformers.MarianMTModel(
+        transformers.MarianConfig(
+            vocab_size=config.vocabulary, d_model=config.width, encoder_layers=config.depth,
+            decoder_layers=config.decoder_depth, activation_function=config.activation, scale_embedding=config.scaled,
+            max_position_embeddings=config.length, pad_token_id=config.pad, eos_token_id=config.end, bos_token_id=None,
+            decoder_start_token_id=config.start, forced_eos_token_id=None, **said,
+        )
+    )  # fmt: skip
+    theirs = theirs.to(next(model.parameters()).dtype).eval()
+    sides = [theirs.model.encoder.embed_positions, theirs.model.decoder.embed_positions] if table else []
+    with torch.no_grad():
+        state = theirs.state_dict()
+        for name, tensor in model.body.state_dict().items():
+            for place, part in zip(places(name), tensor.chunk(len(places(name))), strict=True):
+                state[place].copy_(part.view_as(state[place]))
+        for side in sides:
+            side.weight.copy_(model.body.position(torch.arange(config.length)))
+    theirs.generation_config.forced_eos_token_id = None
+    return theirs
+
+
+def padded(model: Model) -> tuple[Batch, dict[str, Tensor], Tensor]:
+    """Rows of different lengths for us, the same for them, and which positions of the target are real."""
+    batch = model.task.collate(ENCODED, range(5), model.config)
+    assert batch.mask is not None and batch.labels is not None and batch.target is not None
+    marks = (torch.arange(batch.x.shape[1]) < batch.mask[:, None]).long()
+    return (
+        batch,
+        {"input_ids": batch.x, "attention_mask": marks, "decoder_input_ids": batch.target},
+        batch.labels != IGNORE,
+    )
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_logits_and_gradients_are_marians(changes: dict[str, Any]) -> None:
+    model = tiny("transformer", **changes)
+    theirs = marian(model)
+    batch, given, real = padded(model)
+    ours, right = model.body.read(model.body(batch).sequence), theirs(**given).logits
+    near(ours[real], right[real])
+    pull = noise(*ours.shape, seed=8) * real[..., None]
+    mine = gradients(model.body, (ours * pull).sum())
+    other = gradients(theirs, (right * pull).sum())
+    names = [name for name in mine if name != "tokens.bias"]  # a constant over there
+    assert len(names) == len(model.body.state_dict()) - ("output_bias" in changes)
+    if model.config.start == model.config.pad:  # whose embedding they do not train
+        mine["tokens.table.weight"][model.config.pad] = other["model.shared.weight"][model.config.pad]
+    for name, gradient in in_our_places(other, names).items():
+        near(mine[name], gradient, 2e-12)
+
+
+def test_logits_are_marians_with_its_own_table_of_positions_to_the_rounding_of_that() -> None:
+    model = tiny("transformer")
+    batch, given, real = padded(model)
+    ours, right = model.body.read(model.body(batch).sequence), marian(model, table=False)(**given).logits
+    near(ours[real], right[real], 1e-6)
+
+
+def test_teacher_forcing_and_its_loss_are_marians() -> None:
+    model = tiny("transformer", output_bias=True)
+    batch, given, _ = padded(model)
+    total, count = model.task.loss(model, batch)
+    labels, _ = pad([np.append(row, END) for row in ENCODED.target], IGNORE)
+    right = marian(model)(input_ids=batch.x, attention_mask=given["attention_mask"], labels=labels).loss
+    near(total / count, right)
+
+
+def test_single_precision_is_marians_to_its_rounding() -> None:
+    model = tiny("transformer").float()
+    batch, given, real = padded(model)
+    near(model.body.read(model.body(batch).sequence)[real], marian(model)(**given).logits[real], 1e-5)
+
+
+# -- torch's own stack
+
+
+TORCHS = {
+    "attend.inner.qkv.": "self_attn.in_proj_",
+    "attend.inner.out.": "self_attn.out_proj.",
+    "attend.norm.": "norm1.",
+    "cross.inner.out.": "multihead_attn.out_proj.",
+    "feed.inner.up.": "linear1.",
+    "feed.inner.down.": "linear2.",
+}
+
+
+def torchs(names: Any, pre: bool) -> dict[str, list[str]]:
+    """torch's name -> ours, stacked: it keeps q, k and v of a cross-attention in one matrix too."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        side, _, rest = name.partition(".blocks.")
+        if not rest:
+            assert pre and name.partition(".")[0] in ("encoder", "decoder")
+            found[name] = [name]
+            continue
+        number, _, part = rest.partition(".")
+        last, kind = part.rpartition(".")[0] + ".", name.rpartition(".")[2]
+        table = {**TORCHS, "cross.norm.": "norm2.", "feed.norm.": "norm3." if side == "decoder" else "norm2."}
+        table |= dict.fromkeys(("cross.inner.q.", "cross.inner.kv."), "multihead_attn.in_proj_")
+        found.setdefault(f"{side}.layers.{number}.{table[last]}{kind}", []).append(name)
+    return found
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
+    model = tiny("transformer", norm=norm, activation=activation)
+    body, c = model.body, model.config
+    theirs = nn.Transformer(
+        c.width, c.heads, c.depth, c.decoder_depth, c.hidden, dropout=0.0, activation=activation, batch_first=True,
+        norm_first=norm == "pre", dtype=torch.float64,
+    )  # fmt: skip
+    if norm == "post":  # the paper has none
+        theirs.encoder.norm = theirs.decoder.norm = None
+    ours = {name: p for name, p in body.named_parameters() if not name.startswith("tokens.")}
+    names = torchs(ours, norm == "pre")
+    theirs.load_state_dict({name: torch.cat([ours[n] for n in stacked]) for name, stacked in names.items()})
+    batch, given, real = padded(model)
+    assert batch.target is not None
+    hidden = given["attention_mask"] == 0
+    x, y = (body.embed(ids, torch.arange(ids.shape[1])) for ids in (batch.x, batch.target))
+    future = ~torch.ones(y.shape[1], y.shape[1]).tril().bool()
+    right = theirs(x, y, tgt_mask=future, src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
+    out = body(batch).sequence
+    near(out[real], right[real])
+    pull = noise(*out.shape, seed=8) * real[..., None]
+    mine, other = gradients(body, (out * pull).sum()), gradients(theirs, (right * pull).sum())
+    near(mine["tokens.table.weight"], gradients(body, (right * pull).sum())["tokens.table.weight"])
+    for name, stacked in names.items():
+        near(torch.cat([mine[n] for n in stacked]), other[name], 2e-12)
+
+
+# -- positions
+
+
+def test_embeddings_are_the_papers_formula() -> None:
+    body = tiny("transformer", positions="interleaved").body
+    ids = torch.tensor([[5, 9, 5, 22]])
+    right = torch.empty(1, 4, 12, dtype=torch.float64)
+    for at, token in enumerate(ids[0].tolist()):
+        for i in range(6):
+            angle = at / 10000 ** (2 * i / 12)
+            for channel, wave in ((2 * i, math.sin(angle)), (2 * i + 1, math.cos(angle))):
+                right[0, at, channel] = body.tokens.table.weight[token, channel].item() * math.sqrt(12) + wave
+    near(body.embed(ids, torch.arange(4)), right, 1e-14)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_interleaved_positions_are_the_halves_with_channels_permuted(norm: str) -> None:
+    halves, interleaved = (
+        tiny("transformer", norm=norm, positions=layout, output_bias=True, seed=seed)
+        for layout, seed in (("halves", 1), ("interleaved", 2))
+    )
+    order = [channel for i in range(6) for channel in (i, i + 6)]  # where channel 2i, 2i + 1 stands among the halves
+    permuted = {}
+    for name, tensor in halves.body.state_dict().items():
+        part, kind = name.split(".")[-2:]
+        if part in ("norm", "out", "down"):  # what is written to the states
+            permuted[name] = tensor[order]
+        elif kind == "weight":  # what reads them: table, qkv, q, kv, up
+            permuted[name] = tensor[:, order]
+        else:
+            permuted[name] = tensor
+    interleaved.body.load_state_dict(permuted)
+    batch, _, _ = padded(halves)
+    near(interleaved.body(batch).sequence, halves.body(batch).sequence[..., order])
+    near(interleaved.body.read(interleaved.body(batch).sequence), halves.body.read(halves.body(batch).sequence))
+
+
+def test_interleaved_positions_are_marian_with_the_papers_table() -> None:
+    model = tiny("transformer", positions="interleaved")
+    batch, given, real = padded(model)
+    near(model.body.read(model.body(batch).sequence)[real], marian(model)(**given).logits[real])
+
+
+# -- folders
+
+
+def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
+    state = model.body.state_dict()
+    for name, tensor in in_our_places(theirs, state).items():
+        assert tensor.dtype == state[name].dtype and torch.equal(state[name], tensor), name
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_load_reads_what_save_pretrained_wrote(
+    changes: dict[str, Any], dtype: torch.dtype, sharded: bool, tmp_path: Path
+) -> None:
+    wanted = tiny("transformer", **changes).to(dtype)
+    theirs = marian(wanted, table=False)
+    theirs.save_pretrained(tmp_path, max_shard_size="3KB" if sharded else "1GB")
+    assert sharded == (len(list(tmp_path.glob("*.safetensors"))) > 1)
+    model = regard.load(tmp_path)
+    assert model.config == wanted.config and model.task.name == "translate" and not model.training
+    same_weights(model, theirs.state_dict())
+    batch, given, real = padded(model)
+    ours, right = model.logits(batch.x, batch.target, mask=batch.mask), theirs(**given).logits
+    near(ours[real], right[real], {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-6}[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_from_pretrained_reads_what_save_wrote(changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path) -> None:
+    model = tiny("transformer", **changes).to(dtype)
+    regard.save(model, tmp_path, layout="huggingface")
+    theirs, told = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(told.values()), told
+    assert theirs.dtype == dtype and theirs.config.dtype == dtype
+    same_weights(model, theirs.state_dict())
+    if not changes.get("output_bias"):
+        assert not theirs.final_logits_bias.any()
+    assert "final_logits_bias" in load_file(tmp_path / "model.safetensors")  # else they complain of nothing
+    batch, given, real = padded(model)
+    ours, right = model.logits(batch.x, batch.target, mask=batch.mask), theirs.eval()(**given).logits
+    near(ours[real], right[real], {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-6}[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_there_and_back_is_the_same_folder(changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path) -> None:
+    model = tiny("transformer", **changes).to(dtype)
+    marian(model).save_pretrained(tmp_path / "theirs")
+    regard.save(regard.load(tmp_path / "theirs"), tmp_path / "ours")
+    theirs, ours = (load_file(tmp_path / who / "model.safetensors") for who in ("theirs", "ours"))
+    assert sorted(ours) == sorted(theirs)
+    for name, tensor in theirs.items():
+        assert ours[name].dtype == tensor.dtype and torch.equal(ours[name], tensor), name
+    said, meant = (json.loads((tmp_path / who / "config.json").read_text()) for who in ("ours", "theirs"))
+    if model.config.activation == "swish":
+        assert said.pop("activation_function") in ("swish", "silu") and meant.pop("activation_function") == "swish"
+    assert {key: said[key] for key in said if key in meant} == {key: meant[key] for key in meant if key in said}
+    assert {"vocab_size", "d_model", "decoder_start_token_id", "dtype", "architectures"} <= set(said)
+
+
+# -- what is said
+
+
+@pytest.fixture(scope="module")
+def taught() -> tuple[Model, Any, Batch, Tensor]:
+    """A model that half learned to say its source backwards: its answers depend on the source, differ, and end."""
+    model = tiny("transformer", depth=1, decoder_depth=2, output_bias=True)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(0.5).add_(float(name.endswith("norm.weight")))
+    random, optimiser = np.random.default_rng(0), torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(120):
+        source = [random.integers(3, 23, random.integers(1, 7)) for _ in range(32)]
+        encoded = Encoded([], source, [row[::-1] for row in source], [])
+        total, count = model.task.loss(model, model.task.collate(encoded, range(32), model.config))
+        optimiser.zero_grad()
+        (total / count).backward()
+        optimiser.step()
+    rows = [np.append(random.integers(3, 23, length), END) for length in (4, 2, 6, 1, 5, 9)]
+    x, lengths = pad(rows, 0)
+    assert lengths is not None
+    batch = Batch(x, lengths, torch.full((6, 1), START))
+    return model, marian(model), batch, (torch.arange(x.shape[1]) < lengths[:, None]).long()
+
+
+Said = list[tuple[tuple[int, ...], bool]]
+
+
+def generate(taught: Any, batch: Batch, limit: int, **settings: Any) -> tuple[Said, list[float]]:
+    _, theirs, _, marks = taught
+    out = theirs.generate(
+        batch.x, attention_mask=marks, decoder_input_ids=batch.target, max_new_tokens=limit, do_sample=False,
+        return_dict_in_generate=True, output_scores=True, **settings,
+    )  # fmt: skip
+    rows = out.sequences[:, batch.target.shape[1] :].tolist()  # type: ignore[union-attr]
+    said = [(tuple(row[: row.index(END)]), True) if END in row else (tuple(row), False) for row in rows]
+    return said, out.sequences_scores.tolist() if settings.get("num_beams", 1) > 1 else []
+
+
+@pytest.mark.parametrize("limit", [1, 5, 12])
+def test_greedy_answers_are_those_of_generate(taught: Any, limit: int) -> None:
+    model, _, batch, _ = taught
+    found = search(model.body, batch, END, torch.full((6,), limit), Decode())
+    ours = [(answers[0].tokens, answers[0].ended) for answers in found]
+    assert ours == generate(taught, batch, limit)[0]
+    if limit == 12:
+        assert len(set(ours)) == 6 and sum(ended for _, ended in ours) >= 4
+        assert len({len(tokens) for tokens, _ in ours}) >= 3
+
+
+@pytest.mark.parametrize("limit", [4, 12])
+@pytest.mark.parametrize("prompt", [1, 3])
+@pytest.mark.parametrize("stop", ["soon", "sure"])
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -0.7])
+def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, prompt: int, limit: int) -> None:
+    model, _, batch, _ = taught
+    if prompt > 1:
+        batch = replace(batch, target=torch.cat([batch.target, batch.x[:, : prompt - 1]], 1))
+    for width in (2, 3, 5):
+        settings = Decode(beam=width, best=width, penalty=penalty, form="power", stop=stop)  # type: ignore[arg-type]
+        found = search(model.body, batch, END, torch.full((6,), limit), settings)
+        right, scores = generate(
+            taught, batch, limit, num_beams=width, num_return_sequences=width, length_penalty=penalty,
+            early_stopping={"soon": False, "sure": "never"}[stop],
+        )  # fmt: skip
+        ours = [answer for answers in found for answer in answers]
+        assert [(answer.tokens, answer.ended) for answer in ours] == right
+        assert [answer.score for answer in ours] == pytest.approx(scores, rel=1e-4)
+        assert limit < 12 or sum(answer.ended for answer in ours) > len(ours) / 2
+
+
+def test_the_two_ways_to_stop_differ_on_these_sources(taught: Any) -> None:
+    model, _, batch, _ = taught
+    soon, sure = (
+        search(model.body, batch, END, torch.full((6,), 12), Decode(beam=2, best=2, penalty=2.0, form="power", stop=stop))
+        for stop in ("soon", "sure")
+    )  # fmt: skip
+    assert soon != sure
+
+
+def test_a_folder_of_ours_generates_over_there_what_it_says_here(taught: Any, tmp_path: Path) -> None:
+    model, _, batch, marks = taught
+    regard.save(model, tmp_path)
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path).eval()
+    out = theirs.generate(batch.x, attention_mask=marks, max_new_tokens=3)[:, 1:]
+    found = search(model.body, batch, END, torch.full((6,), 3), Decode())
+    assert [[*f.tokens, *[END] * f.ended] for (f,) in found] == [row[row != 0].tolist() for row in out]

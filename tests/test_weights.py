@@ -1,0 +1,392 @@
+"""Folders that do not fit, and how each of them is refused: by name, in one sentence, before anything is computed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import regard
+from regard.errors import DataError, RegardError, RunError, SettingError, UnknownName, WeightsError
+from regard.inputs.text import Text
+from regard.systems.transformer import PUBLISHED
+from regard.weights import Names, entry, read_file, read_folder, write_file
+from tiny import TINY, near, tiny
+
+TABLE, KEYS = "model.shared.weight", "model.encoder.layers.1.self_attn.k_proj.weight"
+VALUES = KEYS.replace("k_proj", "v_proj")
+
+
+def published(folder: Path, **changes: Any) -> Path:
+    return regard.save(tiny("transformer", **changes), folder)
+
+
+def with_tensors(folder: Path, **tensors: Tensor | None) -> Path:
+    """Some tensors of the file replaced, added, or (None) taken away."""
+    found = {**load_file(folder / "model.safetensors"), **tensors}
+    save_file({name: tensor for name, tensor in found.items() if tensor is not None}, folder / "model.safetensors")
+    return folder
+
+
+def with_config(folder: Path, file: str = "config.json", without: tuple[str, ...] = (), **values: Any) -> Path:
+    found = json.loads((folder / file).read_text())
+    found = {**{key: value for key, value in found.items() if key not in without}, **values}
+    (folder / file).write_text(json.dumps(found))
+    return folder
+
+
+def zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+# -- tensors that do not fit
+
+
+MISFITS: dict[str, tuple[dict[str, Tensor | None], tuple[str, ...]]] = {
+    "one is missing": ({TABLE: None}, ("missing", "tokens.table.weight", TABLE)),
+    "a part of a stacked one is missing": ({KEYS: None}, ("missing", "encoder.blocks.1.attend.inner.qkv.weight", KEYS)),
+    "one too many": ({"model.encoder.layers.2.fc1.bias": zeros(20)}, ("not expected", "model.encoder.layers.2.fc1.bias")),
+    "a strange name": ({"adapter": zeros(1)}, ("not expected", "adapter")),
+    "too few rows": ({TABLE: zeros(22, 12)}, ("tokens.table.weight", "22, 12", "23, 12")),
+    "turned": ({"model.encoder.layers.0.fc1.weight": zeros(12, 20)}, ("encoder.blocks.0.feed.inner.up", "12, 20", "20, 12")),
+    "a part too narrow": ({KEYS: zeros(12, 11)}, ("qkv.weight", "12, 11")),
+    "parts that only fit together": ({KEYS: zeros(11, 12), VALUES: zeros(13, 12)}, ("qkv.weight", "11, 12")),
+    "a bias of another vocabulary": ({"final_logits_bias": zeros(1, 22) + 1}, ("tokens.bias", "22", "23")),
+    "a bias of another vocabulary, all zero": ({"final_logits_bias": zeros(1, 22)}, ("22", "23")),
+    "whole numbers": ({TABLE: zeros(23, 12).long()}, ("tokens.table.weight", "int64")),
+    "an output matrix of its own": ({"lm_head.weight": zeros(23, 12)}, ("lm_head.weight",)),
+    "a target table of its own": ({"model.decoder.embed_tokens.weight": zeros(23, 12)}, ("embed_tokens",)),
+    "positions that are no sines": ({"model.encoder.embed_positions.weight": zeros(40, 12)}, ("embed_positions",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_weights_that_do_not_fit_are_refused_by_name(case: str, tmp_path: Path) -> None:
+    changes, words = MISFITS[case]
+    folder = with_tensors(published(tmp_path), **changes)
+    with pytest.raises(WeightsError) as refused:
+        regard.load(folder)
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+@pytest.mark.parametrize("case", ["missing", "unexpected", "shape"])
+def test_our_own_layout_is_held_to_the_same(case: str, tmp_path: Path) -> None:
+    folder = tiny("transformer", norm="pre").save(tmp_path)
+    name = "adapter" if case == "unexpected" else "encoder.norm.weight"
+    with_tensors(folder, **{name: {"missing": None, "unexpected": zeros(1), "shape": zeros(11)}[case]})
+    with pytest.raises(WeightsError, match=name.replace(".", r"\.")):
+        regard.load(folder)
+
+
+def test_a_long_list_of_what_is_missing_is_cut() -> None:
+    names = Names((entry("w{n}.{part}", "theirs.{n}.{part}"),))
+    with pytest.raises(WeightsError, match=r"w0\.weight \(theirs\.0\.weight\).* and 3 more; not expected: other\."):
+        names.read({"other": zeros(1)}, [f"w{n}.weight" for n in range(8)])
+
+
+def test_tied_copies_and_constants_that_agree_are_read_past(tmp_path: Path) -> None:
+    model = tiny("transformer")
+    table, places = model.body.tokens.table.weight.detach(), model.body.position(torch.arange(40))
+    copies = {name: table.clone() for name in ("lm_head.weight", "model.encoder.embed_tokens.weight")}
+    rounded = {f"model.{side}.embed_positions.weight": places.float().double() for side in ("encoder", "decoder")}
+    folder = with_tensors(published(tmp_path), **copies, **rounded)
+    assert torch.equal(regard.load(folder).body.tokens.table.weight, table)
+
+
+def test_a_file_without_logits_bias_has_none(tmp_path: Path) -> None:
+    folder = with_tensors(published(tmp_path), final_logits_bias=None)
+    assert regard.load(folder).config == TINY["transformer"].config
+
+
+# -- the table itself
+
+
+def test_turned_entries_are_transposed_each_on_its_own() -> None:
+    names = Names((entry("blocks.{n}.kv.{part}", "h.{n}.k.{part}", "h.{n}.v.{part}", turned=True),))
+    k, v = torch.arange(6.0).view(3, 2), torch.arange(6.0, 12.0).view(3, 2)
+    ours, foreign = names.read({"h.10.k.weight": k, "h.10.v.weight": v}, ["blocks.10.kv.weight"])
+    assert torch.equal(ours["blocks.10.kv.weight"], torch.cat([k.T, v.T])) and foreign == []
+    back = names.write(ours)
+    assert torch.equal(back["h.10.k.weight"], k) and torch.equal(back["h.10.v.weight"], v)
+    assert all(tensor.is_contiguous() for tensor in back.values())
+
+
+def test_parts_are_stacked_in_the_order_of_the_table() -> None:
+    names = Names((entry("qkv.{part}", "q.{part}", "k.{part}", "v.{part}"),))
+    parts = {f"{letter}.bias": torch.full((2,), float(number)) for number, letter in enumerate("qkv")}
+    assert names.read(parts, ["qkv.bias"])[0]["qkv.bias"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert {name: tensor.tolist() for name, tensor in names.write({"qkv.bias": torch.arange(6.0)}).items()} == {
+        "q.bias": [0, 1], "k.bias": [2, 3], "v.bias": [4, 5]
+    }  # fmt: skip
+
+
+def test_heads_of_other_tasks_are_left_out_and_told() -> None:
+    names = Names((entry("w", "w"),), copies=("lm.{n}.w",), drop=("*.mask",), heads=("classifier.*",))
+    given = dict.fromkeys(["w", "classifier.out.bias", "lm.3.w", "h.0.mask"], zeros(1))
+    assert names.read(given, ["w"]) == ({"w": given["w"]}, ["classifier.out.bias"])
+    for name in ("lm.x.w", "classifier", "h.0.masks", "wx"):
+        with pytest.raises(WeightsError, match=f"not expected: {name}"):
+            names.read({**given, name: zeros(1)}, ["w"])
+
+
+def test_a_dot_in_the_table_is_a_dot_and_a_number_a_number() -> None:
+    names = Names((entry("a.{n}.w", "theirs.{n}.w"),))
+    assert names.theirs_of("a.12.w") == ["theirs.12.w"]
+    assert [names.theirs_of(name) for name in ("aX1.w", "a.x.w", "a.1.w.more", "a.-1.w")] == [[]] * 4
+    with pytest.raises(WeightsError, match=r"no place for 'a\.x\.w'"):
+        names.write({"a.x.w": zeros(1)})
+
+
+# -- files
+
+
+def test_a_pickle_is_refused_and_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "sprung",)
+
+    folder = published(tmp_path)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap()))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
+    with pytest.raises(WeightsError, match=r"pytorch_model\.bin, a pickle.*safetensors"):
+        regard.load(folder)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_beside_safetensors_a_pickle_is_not_looked_at(tmp_path: Path) -> None:
+    folder = published(tmp_path)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80")
+    assert regard.load(folder).config == TINY["transformer"].config
+
+
+@pytest.mark.parametrize("left", [0, 4, 100, 9000, -1])
+def test_a_truncated_file_is_refused_by_its_path(left: int, tmp_path: Path) -> None:
+    file = published(tmp_path) / "model.safetensors"
+    assert file.stat().st_size > 10_000
+    file.write_bytes(file.read_bytes()[:left])
+    with pytest.raises(WeightsError, match=r"model\.safetensors: cannot be read as safetensors"):
+        regard.load(tmp_path)
+
+
+def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
+    folder = published(tmp_path)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match=r"there is no model\.safetensors"):
+        regard.load(folder)
+
+
+def sharded(folder: Path, index: str) -> Path:
+    (published(folder) / "model.safetensors").rename(folder / "one.safetensors")
+    (folder / "model.safetensors.index.json").write_text(index)
+    return folder
+
+
+def test_shards_are_read_together(tmp_path: Path) -> None:
+    whole = load_file(published(tmp_path) / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    places = {name: f"{number % 3}.safetensors" for number, name in enumerate(whole)}
+    for shard in set(places.values()):
+        write_file(tmp_path / shard, {name: whole[name] for name in whole if places[name] == shard})
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    found = read_folder(tmp_path)
+    assert set(found) == set(whole) and all(torch.equal(found[name], whole[name]) for name in whole)
+    regard.load(tmp_path)
+
+
+@pytest.mark.parametrize("shard", ["../one.safetensors", "/etc/passwd", "deeper/one.safetensors", "..", "a/../../b"])
+def test_a_shard_outside_of_the_folder_is_refused(shard: str, tmp_path: Path) -> None:
+    (tmp_path / "it").mkdir()
+    folder = sharded(tmp_path / "it", json.dumps({"weight_map": {TABLE: shard}}))
+    with pytest.raises(WeightsError) as refused:
+        regard.load(folder)
+    assert shard in str(refused.value)
+
+
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 3}}', "\x00"])
+def test_an_index_that_is_none_is_refused_by_its_path(index: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"model\.safetensors\.index\.json"):
+        regard.load(sharded(tmp_path, index))
+
+
+def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"two\.safetensors"):
+        regard.load(sharded(tmp_path, json.dumps({"weight_map": {TABLE: "two.safetensors"}})))
+
+
+def test_a_written_file_keeps_what_was_given_and_what_is_said_about_it(tmp_path: Path) -> None:
+    given = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.ones(2).bfloat16(), "c": torch.nn.Parameter(zeros(1))}
+    write_file(tmp_path / "x.safetensors", given, {"about": "it"})
+    found = read_file(tmp_path / "x.safetensors")
+    assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in given.items())
+
+
+# -- config.json
+
+
+REFUSED: dict[str, Any] = {
+    "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "normalize_before": True,
+    "normalize_embedding": True, "add_final_layer_norm": True, "static_position_embeddings": False,
+    "encoder_layerdrop": 0.1, "decoder_layerdrop": 0.1, "is_encoder_decoder": False, "is_decoder": True,
+    "activation_function": "tanh", "encoder_attention_heads": 4, "decoder_attention_heads": 1, "encoder_ffn_dim": 24,
+    "decoder_vocab_size": 24, "layer_norm_eps": 1e-6, "rope_theta": 1.0, "d_model": "wide",
+    "eos_token_id": [2, 3],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_config_that_would_compute_otherwise_is_refused_by_the_name_of_its_key(key: str, tmp_path: Path) -> None:
+    folder = with_config(published(tmp_path), **{key: REFUSED[key]})
+    with pytest.raises((WeightsError, SettingError)) as refused:
+        regard.load(folder)
+    assert {"d_model": "model.width", "eos_token_id": "model.end"}.get(key, key) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "said", [{"encoder_attention_heads": 5, "decoder_attention_heads": 5}, {"d_model": 0}, {"activation_function": []}]
+)
+def test_a_config_that_cannot_be_built_is_no_defect_of_ours(said: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RegardError):
+        regard.load(with_config(published(tmp_path), **said))
+
+
+def test_keys_that_change_nothing_are_read_past(tmp_path: Path) -> None:
+    harmless = {"num_beams": 6, "max_length": 512, "bad_words_ids": [[0]], "forced_eos_token_id": 2, "use_cache": False,
+                "id2label": {"0": "LABEL_0"}, "classif_dropout": 0.5, "num_hidden_layers": 2, "torch_dtype": "float16",
+                "_name_or_path": "x", "transformers_version": "4.9.0"}  # fmt: skip
+    model = regard.load(with_config(published(tmp_path), **harmless))
+    assert model.config == TINY["transformer"].config and next(model.parameters()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ((), {"extra_pos_embeddings": 23}),  # pad + 1 in what was published until 2020; nothing reads it
+        ((), {"_num_labels": 3}),
+        ((), {"decoder_vocab_size": None}),
+        (("decoder_vocab_size",), {}),
+        (("share_encoder_decoder_embeddings", "tie_word_embeddings", "decoder_vocab_size"), {"_num_labels": 3}),
+    ],
+)
+def test_configs_as_translators_were_published_are_read(without: Any, said: Any, tmp_path: Path) -> None:
+    model = regard.load(with_config(published(tmp_path), without=without, **said))
+    assert model.config == TINY["transformer"].config
+
+
+def test_what_an_absent_key_means_is_what_it_means_over_there() -> None:
+    marian = pytest.importorskip("transformers").MarianConfig()
+    assert {key: getattr(marian, key) for key in PUBLISHED.defaults} == PUBLISHED.defaults
+    assert {key: getattr(marian, key, value) for key, value in PUBLISHED.fixed.items()} == PUBLISHED.fixed
+    said = PUBLISHED.read(marian.to_dict())
+    assert said == PUBLISHED.read({"model_type": "marian", "decoder_vocab_size": 58101})
+    assert said["vocabulary"] == 58101 and said["scaled"] is False and said["activation"] == "gelu"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", "", "\x00"])
+@pytest.mark.parametrize("file", ["config.json", "regard.json"])
+def test_a_broken_json_file_is_refused_by_its_name(file: str, text: str, tmp_path: Path) -> None:
+    (published(tmp_path) / file).write_text(text)
+    with pytest.raises(RunError, match=file.replace(".", r"\.")):
+        regard.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        (("system",), {}),
+        (("model",), {}),
+        ((), {"model": 3}),
+        ((), {"model": {"widht": 12}}),
+        ((), {"system": "transfomer"}),
+        ((), {"task": "translat"}),
+        ((), {"decode": {"beem": 2}}),
+        ((), {"decode": 2}),
+    ],
+)
+def test_our_own_notes_are_held_to_what_they_may_say(without: Any, said: Any, tmp_path: Path) -> None:
+    folder = with_config(tiny("transformer").save(tmp_path), "regard.json", without, **said)
+    with pytest.raises(RegardError):
+        regard.load(folder)
+
+
+# -- which folder, which system, which task
+
+
+def test_an_unknown_type_is_refused_with_the_nearest_known(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"'marion'\. Did you mean 'marian'\?"):
+        regard.load(with_config(published(tmp_path), model_type="marion"))
+    with pytest.raises(UnknownName, match=r"published model type 'llama'\. There is: .*marian"):
+        regard.load(with_config(tmp_path, model_type="llama"))
+
+
+def test_a_missing_folder_is_refused_with_the_nearest_there_is(tmp_path: Path) -> None:
+    (tmp_path / "ende").mkdir()
+    with pytest.raises(UnknownName, match=r"unknown folder '.*/edne'\. Did you mean '.*/ende'\?"):
+        regard.load(tmp_path / "edne")
+    with pytest.raises(UnknownName, match=r"There is none\."):
+        regard.load(tmp_path / "nowhere" / "at all")
+
+
+def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:
+    folder = published(tmp_path)
+    (folder / "config.json").unlink()
+    for what in (folder, folder / "model.safetensors"):
+        with pytest.raises(RunError, match=r"no config\.json"):
+            regard.load(what)
+
+
+def test_an_unknown_task_preset_or_layout_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    model = tiny("transformer")
+    with pytest.raises(UnknownName, match=r"'translat'\. Did you mean 'translate'"):
+        regard.load(published(tmp_path), task="translat")
+    with pytest.raises(UnknownName, match=r"unknown layout 'hugingface'\. Did you mean 'huggingface'"):
+        regard.save(model, tmp_path / "new", layout="hugingface")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(UnknownName, match=r"'transformer-tny'\. Did you mean 'transformer-tiny'"):
+        regard.build("transformer-tny")
+    with pytest.raises(SettingError, match=r"unknown setting 'model\.widht'\. Did you mean 'width'"):
+        regard.build("transformer-tiny", device="meta", widht=3)
+
+
+@pytest.mark.parametrize("changes", [{"heads": 3}, {"heads": 0}, {"width": 0}])
+def test_sizes_that_no_model_can_have_are_refused_as_settings(changes: dict[str, int]) -> None:
+    with pytest.raises(SettingError, match=next(iter(changes))):
+        regard.build("transformer-tiny", device="meta", **changes)
+
+
+def test_a_folder_without_tokenizer_loads_and_only_the_answer_misses_it(tmp_path: Path) -> None:
+    model = regard.load(published(tmp_path))
+    assert model.text is None
+    assert model.logits(torch.tensor([[3, 4, 2]]), torch.tensor([[1, 5]])).shape == (1, 2, 23)
+    with pytest.raises(RegardError, match=rf"{tmp_path} has no tokenizer\.json"):
+        model.answer("anything")
+    with pytest.raises(RegardError, match=r"no tokenizer\.json"):
+        model.explain("anything")
+
+
+def test_a_tokenizer_travels_with_the_model_and_a_broken_one_is_refused(tmp_path: Path) -> None:
+    model = tiny("transformer", vocabulary=259, output_bias=True)
+    model.text = Text.train(["a b"], 259)
+    back = regard.load(model.save(tmp_path))
+    assert back.text is not None and back.text.encode(["a b"]) == model.text.encode(["a b"])
+    ours, right = back.answer("a b", longer=2), model.answer("a b", longer=2)
+    assert ours.tokens == right.tokens and ours.scores == pytest.approx(right.scores, rel=1e-12)
+    assert back.answer(["", "a"], longer=1)[0].value == ""
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError, match=r"tokenizer\.json"):
+        regard.load(tmp_path)
+
+
+def test_a_model_is_loaded_in_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+    model = tiny("transformer")
+    for dtype in (torch.float32, torch.bfloat16):
+        back = regard.load(published(tmp_path), dtype=dtype)
+        assert {p.dtype for p in back.parameters()} == {dtype}
+    x, y = torch.tensor([[3, 4, 2]]), torch.tensor([[1, 5]])
+    near(regard.load(tmp_path, dtype=torch.float32).logits(x, y).double(), model.logits(x, y), 1e-5)
