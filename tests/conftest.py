@@ -67,7 +67,8 @@ def unchecked_where_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 TINY = (
     "model.width=32", "model.depth=1", "model.decoder_depth=1", "model.heads=2", "model.hidden=64",
-    "data.vocabulary=400", "train.tokens=512", "train.warmup=10", "train.precision=float32", "decode.beam=1",
+    "model.dropout=0.3", "data.vocabulary=400", "train.tokens=512", "train.rate=3e-3", "train.warmup=10",
+    "train.schedule=inverse_sqrt", "train.average=0", "train.precision=float32", "decode.beam=1",
 )  # fmt: skip
 """Settings of a model that takes a step in milliseconds."""
 

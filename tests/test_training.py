@@ -37,7 +37,7 @@ from regard.learn.loop import Step, loop
 from regard.learn.optimiser import Average, make_optimiser, rate_at
 from regard.learn.settings import Train
 from regard.model import with_decode
-from regard.systems.transformer import PRESETS
+from regard.systems.transformer import PRESETS, Config
 from regard.tasks.translate import Translate
 from regard.waists import IGNORE, Batch
 
@@ -109,7 +109,7 @@ def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: T
     text = regard.load(trained.path).text_or_refuse()
     pair = Pair("the women wanted to say that we swam", "wir", "", 1)
     most = len(text.encode([pair.source])[0])
-    kept = [longest for longest in range(most - 3, most + 4) if Translate().encode([pair], text, longest).samples]
+    kept = [n for n in range(most - 3, most + 4) if Translate().encode([pair], text, Config(), n).samples]
     assert min(kept) == most  # data.longest: pairs with *more* tokens than this are skipped
 
 

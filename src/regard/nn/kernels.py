@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.nn.rules import Both, Causal, Rule, Same, Window, dense
 
@@ -19,6 +20,9 @@ except ImportError:  # pragma: no cover
     varlen_attn = None  # type: ignore[assignment]
 
 Kernel = Literal["plain", "sdpa", "varlen"]
+
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Not cuDNN's: it builds a plan for every new shape (half a second a step on natural lengths, seen on an H200)."""
 
 SHORT_ROW = 256
 """On CPUs with bf16 matrix units, rows up to this many keys are faster by plain matrix products than fused."""
@@ -86,9 +90,11 @@ def plain(
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:
     if isinstance(rule, Causal) and at is None and q.shape[-2] == k.shape[-2]:
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
+        with sdpa_kernel(FUSED):
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
     mask = allowed(q, k, rule, at)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    with sdpa_kernel(FUSED):
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
     if mask is not None and out.is_cuda:  # some CUDA kernels give an empty row the mean of all values; the CPU's give 0
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     return out

@@ -47,7 +47,7 @@ def evaluate(
         raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
     say(f"  {len(samples):,} pairs")
     scores, answers = model.task.score(model, samples, decode, made.data)
-    encoded = model.task.encode(samples, model.text_or_refuse(), 10**9)
+    encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 10**9)
     scores = {"loss": round(validation_loss(model, encoded, made), 4), **scores}
     return Evaluation(scores, [s.source for s in samples], answers, [s.target for s in samples])
 

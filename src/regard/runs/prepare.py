@@ -34,6 +34,8 @@ class Prepared:
     train: Encoded
     valid: Encoded
     text: Text
+    config: Any
+    """the system's, with the tokenizer's vocabulary"""
     facts: dict[str, Any]
     """what was found: counts, fingerprints"""
 
@@ -57,12 +59,13 @@ def split_samples(task: Task, sources: Sources, settings: Settings, say: Say) ->
     return train, valid
 
 
-def prepare(task: Task, sources: Sources, settings: Settings, text: Text | None, say: Say) -> Prepared:
+def prepare(task: Task, sources: Sources, settings: Settings, config: Any, text: Text | None, say: Say) -> Prepared:
     train, valid = split_samples(task, sources, settings, say)
     if text is None:
         text = make_text(task, train, settings, say)
+    config = task.fit(config, text)
     encoded = {
-        name: _encode(task, samples, text, settings, name, say)
+        name: _encode(task, samples, text, config, settings, name, say)
         for name, samples in (("training", train), ("validation", valid))
     }
     facts = {
@@ -74,7 +77,7 @@ def prepare(task: Task, sources: Sources, settings: Settings, text: Text | None,
     say(
         f"  {facts['train']:,} pairs to train on, {facts['valid']:,} to validate, {text.size:,} tokens in the vocabulary"
     )
-    return Prepared(encoded["training"], encoded["validation"], text, facts)
+    return Prepared(encoded["training"], encoded["validation"], text, config, facts)
 
 
 def make_text(task: Task, samples: Sequence[Pair], settings: Settings, say: Say) -> Text:
@@ -86,10 +89,12 @@ def make_text(task: Task, samples: Sequence[Pair], settings: Settings, say: Say)
     return Text.train(task.texts(samples), settings.data.vocabulary)
 
 
-def _encode(task: Task, samples: Sequence[Pair], text: Text, settings: Settings, name: str, say: Say) -> Encoded:
+def _encode(
+    task: Task, samples: Sequence[Pair], text: Text, config: Any, settings: Settings, name: str, say: Say
+) -> Encoded:
     # a sample must also fit into a grain, with its special tokens on both sides
     longest = min(settings.data.longest, settings.train.tokens // 2)
-    encoded = task.encode(samples, text, longest)
+    encoded = task.encode(samples, text, config, longest)
     if encoded.too_long:
         first = encoded.too_long[0]
         say(

@@ -65,9 +65,9 @@ def train(
     where = pick_device(device)
     _tell(console, f"reading {', '.join(sources.data)}")
     text = Text.load(folder.path) if going_on else text
-    prepared = prepare(chosen, sources, made, text, lambda line: _tell(console, line))
-    fitted = chosen.fit(override(identity.config, made.model, "model."), prepared.text)
-    identity = replace(identity, config=fitted, decode=made.decode)
+    changed = override(identity.config, made.model, "model.")
+    prepared = prepare(chosen, sources, made, changed, text, lambda line: _tell(console, line))
+    identity = replace(identity, config=prepared.config, decode=made.decode)
     torch.manual_seed(made.train.seed)
     fresh = assemble(identity, prepared.text)
     if Path(model).is_dir():

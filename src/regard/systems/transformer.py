@@ -83,7 +83,10 @@ PRESETS = {
     "transformer-tiny": Preset(
         replace(BASE, width=128, depth=4, decoder_depth=4, heads=4, hidden=256, vocabulary=10_000, dropout=0.3),
         2_605_056,
-        {**_recipe(steps=20_000, tokens=8192, rate=3e-3, warmup=2000, clip=1.0), "data": {"vocabulary": 10_000}},
+        {
+            **_recipe(steps=9000, tokens=8192, rate=3e-3, warmup=2000, schedule="linear", clip=1.0, average=0.999),
+            "data": {"vocabulary": 10_000},
+        },
     ),
     "transformer-small": Preset(
         replace(BASE, width=256, depth=3, decoder_depth=3, heads=4, hidden=1024, vocabulary=8000),

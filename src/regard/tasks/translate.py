@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Samples as ids: source and target of each, without special tokens; and those that were too long."""
+    """Samples as ids: source + end, and start + target + end, of each; and those that were too long."""
 
     samples: list[Pair]
     source: list[np.ndarray]
@@ -34,8 +34,8 @@ class Encoded:
     too_long: list[Pair]
 
     def lengths(self) -> np.ndarray:
-        """(N, 2): padded positions that each costs, special tokens included."""
-        return np.array([(len(s) + 1, len(t) + 1) for s, t in zip(self.source, self.target, strict=True)])
+        """(N, 2): padded positions that each costs; the decoder reads all but the end."""
+        return np.array([(len(s), len(t) - 1) for s, t in zip(self.source, self.target, strict=True)])
 
 
 class Translate:
@@ -61,23 +61,23 @@ class Translate:
         ids = {"pad": text.id_of(PAD), "start": text.id_of(START), "end": text.id_of(END)}
         return replace(config, vocabulary=text.size, **{name: i for name, i in ids.items() if i is not None})
 
-    def encode(self, samples: Sequence[Pair], text: Text, longest: int) -> Encoded:
+    def encode(self, samples: Sequence[Pair], text: Text, config: Any, longest: int) -> Encoded:
         source = text.encode([sample.source for sample in samples])
         target = text.encode([sample.target for sample in samples])
         fits = [len(s) < longest and len(t) < longest for s, t in zip(source, target, strict=True)]
         kept = [i for i, fit in enumerate(fits) if fit]
         return Encoded(
             [samples[i] for i in kept],
-            [np.array(source[i], dtype=np.int32) for i in kept],
-            [np.array(target[i], dtype=np.int32) for i in kept],
+            [np.array([*source[i], config.end], dtype=np.int32) for i in kept],
+            [np.array([config.start, *target[i], config.end], dtype=np.int32) for i in kept],
             [sample for sample, fit in zip(samples, fits, strict=True) if not fit],
         )
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, packed: bool = False) -> Batch:
         """Teacher forcing: the decoder reads start + target and should say target + end."""
-        source = [np.append(encoded.source[i], config.end) for i in rows]
-        reads = [np.insert(encoded.target[i], 0, config.start) for i in rows]
-        says = [np.append(encoded.target[i], config.end) for i in rows]
+        rows = list(rows)
+        source = [encoded.source[i] for i in rows]
+        reads, says = [encoded.target[i][:-1] for i in rows], [encoded.target[i][1:] for i in rows]
         if packed:
             (x, offsets), (target, target_offsets) = pack(source), pack(reads)
             return Batch(x, target=target, labels=pack(says)[0], offsets=offsets, target_offsets=target_offsets)
