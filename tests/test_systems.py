@@ -22,9 +22,10 @@ from regard.systems import SYSTEMS, find_preset, find_published, find_system
 from regard.tasks import TASKS
 from regard.waists import IGNORE, Batch
 from tiny import CASES, TINY, gradients, near, noise, tiny
+from tiny import collate as tiny_collate
 
 PRESETS = [preset for system in SYSTEMS.values() for preset in system.presets]
-GENERATING = [case for case in CASES if case[0] in TINY and hasattr(tiny(case[0]).body, "step")]
+GENERATING = [(name, label) for name, label in CASES if hasattr(SYSTEMS[name].build(TINY[name].config), "step")]
 systems = pytest.mark.parametrize("name", SYSTEMS)
 presets = pytest.mark.parametrize("preset", PRESETS)
 cases = pytest.mark.parametrize(("name", "label"), CASES)
@@ -32,9 +33,7 @@ generating = pytest.mark.parametrize(("name", "label"), GENERATING)
 
 
 def collate(model: Model, name: str, rows: Any = None, packed: bool = False) -> Batch:
-    encoded = TINY[name].encoded
-    chosen = range(len(encoded.lengths())) if rows is None else rows
-    return model.task.collate(encoded, chosen, model.config, packed=packed)
+    return tiny_collate(model, TINY[name].samples, rows, packed)
 
 
 def asked(model: Model, batch: Batch) -> Tensor:
@@ -170,7 +169,7 @@ def test_packed_rows_learn_what_padded_rows_learn(name: str, label: str, smoothi
 @cases
 def test_a_batch_says_what_its_rows_say_one_by_one(name: str, label: str) -> None:
     model = tiny(name, label)
-    rows = range(len(TINY[name].encoded.lengths()))
+    rows = range(len(TINY[name].samples))
     alone = [asked(model, collate(model, name, [row])) for row in rows]
     near(asked(model, collate(model, name)), torch.cat(alone))
     near(asked(model, collate(model, name, [3, 0, 3])), torch.cat([alone[3], alone[0], alone[3]]))

@@ -20,14 +20,13 @@ from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.inputs.rows import pad
 from regard.model import Model
-from regard.tasks.translate import Encoded
 from regard.waists import IGNORE, Batch
-from tiny import TINY, gradients, near, noise, tiny
+from tiny import TINY, Numbers, collate, gradients, near, noise, pairs, tiny
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 
-ENCODED: Encoded = TINY["transformer"].encoded
+SAMPLES = TINY["transformer"].samples
 START, END = 1, 2
 VARIANTS: list[dict[str, Any]] = [
     {},
@@ -86,7 +85,7 @@ def marian(model: Model, table: bool = True) -> Any:
 
 def padded(model: Model) -> tuple[Batch, dict[str, Tensor], Tensor]:
     """Rows of different lengths for us, the same for them, and which positions of the target are real."""
-    batch = model.task.collate(ENCODED, range(5), model.config)
+    batch = collate(model, SAMPLES)
     assert batch.mask is not None and batch.labels is not None and batch.target is not None
     marks = (torch.arange(batch.x.shape[1]) < batch.mask[:, None]).long()
     return (
@@ -124,8 +123,8 @@ def test_logits_are_marians_with_its_own_table_of_positions_to_the_rounding_of_t
 def test_teacher_forcing_and_its_loss_are_marians() -> None:
     model = tiny("transformer", output_bias=True)
     total, count = model.task.loss(model, padded(model)[0])
-    x, lengths = pad([[*row, END] for row in ENCODED.source], 9)
-    labels, _ = pad([[*row, END] for row in ENCODED.target], IGNORE)
+    x, lengths = pad([[*row, END] for row in Numbers().encode([pair.source for pair in SAMPLES])], 9)
+    labels, _ = pad([[*row, END] for row in Numbers().encode([pair.target for pair in SAMPLES])], IGNORE)
     right = marian(model)(
         input_ids=x, attention_mask=(torch.arange(x.shape[1]) < lengths[:, None]).long(), labels=labels
     )
@@ -315,8 +314,7 @@ def taught() -> tuple[Model, Any, Batch, Tensor]:
     random, optimiser = np.random.default_rng(0), torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(120):
         source = [random.integers(3, 23, random.integers(1, 7)) for _ in range(32)]
-        encoded = Encoded([], source, [row[::-1] for row in source], [])
-        total, count = model.task.loss(model, model.task.collate(encoded, range(32), model.config))
+        total, count = model.task.loss(model, collate(model, pairs((row, row[::-1]) for row in source)))
         optimiser.zero_grad()
         (total / count).backward()
         optimiser.step()
@@ -346,7 +344,15 @@ def test_greedy_answers_are_those_of_generate(taught: Any, limit: int) -> None:
     model, _, batch, _ = taught
     found = search(model.body, batch, END, torch.full((6,), limit), Decode())
     ours = [(answers[0].tokens, answers[0].ended) for answers in found]
-    assert ours == generate(taught, batch, limit)[0]
+    right = generate(taught, batch, limit)[0]
+    assert ours == right
+    limits = torch.arange(1, 7)  # each row its own
+    found = search(model.body, batch, END, limits, Decode())
+    cut = [
+        (tokens[:most], ended and len(tokens) < most)
+        for (tokens, ended), most in zip(right, [*range(1, 7)], strict=True)
+    ]
+    assert limit < 12 or [(answers[0].tokens, answers[0].ended) for answers in found] == cut
     if limit == 12:
         assert len(set(ours)) == 6 and sum(ended for _, ended in ours) >= 4
         assert len({len(tokens) for tokens, _ in ours}) >= 3

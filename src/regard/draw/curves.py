@@ -112,6 +112,7 @@ def _mark_best(axes: Axes, step: float, value: float) -> None:
     axes.annotate(
         f"best {value:.4g} at step {step:,.0f}", (step, value), xytext=(-12 if leftward else 12, 16),
         textcoords="offset points", ha="right" if leftward else "left", size=9, color=WARM, weight="bold",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
     )  # fmt: skip
 
 

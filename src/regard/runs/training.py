@@ -230,6 +230,7 @@ class Training:
             quick = replace(self.settings.decode, beam=1, best=1, sample=False)
             scores, answers = self.task.score(self.model, samples, quick, self.settings.data)
             row = {"kind": "valid", "step": step, "loss": loss, **scores}
+            del row["sentences"], row["signature"]  # the same each time
             better = not self.best or (row[self.task.metric], -loss) > (self.best[self.task.metric], -self.best["loss"])
             if better:
                 self.best = row
