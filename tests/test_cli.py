@@ -212,6 +212,11 @@ def test_blanks_around_a_text_are_no_part_of_it_as_in_training(cli: Cli, trained
     assert cli("run", trained.path, stdin="   \n").out == "\n"
 
 
+def test_a_pipe_that_is_not_utf8_is_told_by_its_line(cli: Cli, trained: Trained) -> None:
+    done = cli("run", trained.path, stdin="a horse ran\ncaf\udce9\n")
+    assert done.code == 2 and "line 2" in done.err and "UTF-8" in done.err
+
+
 def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]) -> None:
     texts, answers = asked
     rows = [json.loads(line) for line in cli("run", trained.path, "--json", stdin="\n".join(texts)).out.splitlines()]

@@ -177,7 +177,7 @@ def test_a_settings_file_is_read_and_words_win_over_it(name: str, tmp_path: Path
 
 
 BROKEN = {
-    "a.yaml": ["train: [", "- train", "train: 3", "3", "", "train:\n  - steps: 3", "train: !!python/name:os.system ''"],
+    "a.yaml": ["train: [", "- train", "train: 3", "3", "", "train:\n  - steps: 3"],
     "a.json": ["{", "[]", '{"train": 3}', "", "train: {steps: 3}", "null"],
 }
 
@@ -187,6 +187,13 @@ def test_a_file_that_holds_no_settings_is_refused_by_its_path(name: str, text: s
     (tmp_path / name).write_text(text)
     with pytest.raises(SettingError, match=name.replace(".", r"\.")):
         read_settings(tmp_path / name)
+
+
+def test_a_file_that_would_run_code_runs_none(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"train: {{steps: !!python/object/apply:os.mkdir ['{tmp_path}/sprung']}}")
+    with pytest.raises(SettingError, match=r"a\.yaml"):
+        read_settings(tmp_path / "a.yaml")
+    assert not (tmp_path / "sprung").exists()
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_its_path(tmp_path: Path) -> None:

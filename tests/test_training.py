@@ -84,7 +84,8 @@ def test_everyone_who_may_read_the_card_may_read_the_weights(trained: Trained) -
 
 def test_the_best_model_is_what_is_kept(trained: Trained, few: Path, tmp_path: Path) -> None:
     assert keeps_best(trained.path, "model:")
-    train_tiny(few, tmp_path / "wild", *TWELVE, "train.rate=1", "train.keep=3")  # soon worse than before
+    valid = write_pairs(tmp_path / "v.tsv", [("a horse ran", "☃ ☃ ☃ ☃")])
+    train_tiny(few, tmp_path / "wild", *TWELVE, "train.rate=1", "train.keep=3", valid=valid)
     assert facts(tmp_path / "wild")["best"]["step"] < 12 and keeps_best(tmp_path / "wild", "model:")
 
 

@@ -30,20 +30,22 @@ def as_dict(settings: Any) -> dict[str, Any]:
 def from_dict(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Build settings from plain values; an unknown key is refused with the nearest right name."""
     hints = field_types(kind)
-    for key in values:
-        if key not in hints:
-            raise SettingError(f"unknown setting '{where}{key}'. {suggest(key, hints)}")
+    _refuse_unknown(values, hints, where)
     return kind(**{key: coerce(value, hints[key], where + key) for key, value in values.items()})
 
 
 def override(settings: T, values: Mapping[str, Any], where: str = "") -> T:
     """A copy with some fields changed; the types and names are checked as in `from_dict`."""
     hints = field_types(type(settings))
-    for key in values:
-        if key not in hints:
-            raise SettingError(f"unknown setting '{where}{key}'. {suggest(key, hints)}")
+    _refuse_unknown(values, hints, where)
     changed = {key: coerce(value, hints[key], where + key) for key, value in values.items()}
     return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
+
+
+def _refuse_unknown(values: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+    for key in values:
+        if key not in known:
+            raise SettingError(f"unknown setting '{where}{key}'. {suggest(str(key), known)}")
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -71,7 +73,7 @@ def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
         values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         raise SettingError(f"{path}: is not valid {'JSON' if path.suffix == '.json' else 'YAML'} ({error}).") from error
-    if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
+    if not isinstance(values, dict) or not all(isinstance(held, dict) for held in values.values()):
         raise SettingError(f"{path}: must hold groups of settings, for example 'train:' with 'steps: 1000' under it.")
     return values
 
@@ -106,45 +108,55 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
     """The value in the type that the field declares; text from a command line is read, nothing is guessed further."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.lower() in ("none", "null") and type(None) in arguments):
-            return None
-        for option in (a for a in arguments if a is not type(None)):
-            try:
-                return coerce(value, option, name)
-            except SettingError:
-                continue
-        raise _refused(name, value, hint)
+        return _coerce_union(value, arguments, hint, name)
     if origin is typing.Literal:
         if value in arguments:
             return value
         raise SettingError(f"setting '{name}' cannot be '{value}'. {suggest(str(value), map(str, arguments))}")
     if origin is tuple:
-        parts = [p for p in value.split(",") if p] if isinstance(value, str) else list(value)
+        if not isinstance(value, str | list | tuple):
+            raise _refused(name, value, hint)
+        parts = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
         return tuple(coerce(part, arguments[0], name) for part in parts)
-    if origin is dict:
-        return dict(value)
     return _coerce_plain(value, hint, name)
+
+
+def _coerce_union(value: Any, arguments: tuple[Any, ...], hint: Any, name: str) -> Any:
+    if type(None) in arguments and (value is None or str(value).lower() in ("none", "null")):
+        return None
+    for option in (a for a in arguments if a is not type(None)):
+        try:
+            return coerce(value, option, name)
+        except SettingError:
+            continue
+    raise _refused(name, value, hint)
 
 
 def _coerce_plain(value: Any, hint: Any, name: str) -> Any:
     if hint is bool:
-        if isinstance(value, bool):
-            return value
         word = str(value).lower()
         if word in ("true", "yes", "on", "1", "false", "no", "off", "0"):
             return word in ("true", "yes", "on", "1")
         raise _refused(name, value, hint)
-    if isinstance(value, bool) or (hint is int and isinstance(value, float) and value != int(value)):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _refused(name, value, hint)
     try:
-        if hint is int and isinstance(value, str):
-            number = float(value.replace("_", ""))  # "3e5" is a natural way to write a number of steps
-            if number != int(number):
-                raise ValueError(value)
-            return int(number)
-        return hint(value)
+        return _whole(value) if hint is int else hint(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise _refused(name, value, hint) from error
+
+
+def _whole(value: str | int | float) -> int:
+    """ "3e5" is a natural way to write a number of steps; 2.5 of them are not."""
+    try:
+        if isinstance(value, str | int):
+            return int(value)
+    except ValueError:
+        pass
+    number = float(value)
+    if number != int(number):
+        raise ValueError(value)
+    return int(number)
 
 
 def _refused(name: str, value: Any, hint: Any) -> SettingError:

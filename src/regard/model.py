@@ -22,7 +22,7 @@ from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
 from regard.tasks import Task, find_task
 from regard.waists import Answer, Batch, States
-from regard.weights import read_folder, write_file
+from regard.weights import misfit, read_folder, write_file
 
 OWN_FILE = "regard.json"
 """What a folder of ours says beside the published layout."""
@@ -111,11 +111,11 @@ class Model(nn.Module):
     def save(self, folder: str | Path, facts: dict[str, Any] | None = None) -> Path:
         """A folder that `regard.load` reads, and that published tools read too where their layout can say it."""
         folder = Path(folder)
-        try:
-            save(self, folder, layout="huggingface")
-        except WeightsError:  # a variant that the published layout cannot express is kept under our own names
+        if self.identity.system.unsayable(self.config):  # such a variant is kept under our own names
             config = {"model_type": "regard", "system": self.identity.system.name}
             _write(self, folder, config, dict(self.body.state_dict()))
+        else:
+            save(self, folder, layout="huggingface")
         own = {"system": self.identity.system.name, "task": self.task.name, "model": as_dict(self.config)}
         write_json(folder / OWN_FILE, {**own, "decode": as_dict(self.identity.decode), **(facts or {})})
         return folder
@@ -169,11 +169,16 @@ def load(
 
 
 def _fill(body: nn.Module, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
+    missing, strange = [n for n in wanted if n not in tensors], [n for n in tensors if n not in wanted]
+    if missing or strange:
+        raise misfit(missing, strange)
     for name, shape in wanted.items():
-        if name in tensors and tensors[name].shape != shape:
+        if tensors[name].shape != shape:
             raise WeightsError(
                 f"{folder}: {name} is {tuple(tensors[name].shape)} in the file and {tuple(shape)} by config.json."
             )
+        if not tensors[name].is_floating_point():
+            raise WeightsError(f"{folder}: {name} holds {tensors[name].dtype}, not numbers to compute with.")
     body.load_state_dict(tensors, strict=True, assign=True)
     for parameter in body.parameters():
         parameter.requires_grad_(True)
@@ -195,7 +200,15 @@ def read_identity(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise RunError(f"{folder}: its config.json or {OWN_FILE} cannot be read ({error}).") from error
     if not isinstance(published, dict) or not isinstance(own, dict):
         raise RunError(f"{folder}: its config.json or {OWN_FILE} is not a JSON object.")
+    if own_file.exists():
+        _check_own(folder, own)
     return published, own
+
+
+def _check_own(folder: Path, own: dict[str, Any]) -> None:
+    for key, kind in (("system", str), ("task", str), ("model", dict), ("decode", dict)):
+        if not isinstance(own.get(key), kind):
+            raise RunError(f"{folder}: its {OWN_FILE} does not say '{key}' as it should.")
 
 
 LAYOUTS = ("huggingface",)
@@ -206,6 +219,9 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     if layout not in LAYOUTS:
         raise UnknownName("layout", layout, LAYOUTS)
     system, config = model.identity.system, model.config
+    reason = system.unsayable(config)
+    if reason:
+        raise WeightsError(reason)
     tensors = system.dress(config, system.names.write(model.body.state_dict()))
     _write(model, Path(folder), system.published.write(as_dict(config)), tensors)
     return Path(folder)

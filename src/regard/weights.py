@@ -7,6 +7,7 @@ missing, is an error by name. Only safetensors are opened: a pickle can run code
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,13 +62,16 @@ class Names:
                 missing.append(f"{name} ({', '.join(absent) or 'not in the name table'})")
                 continue
             parts = [theirs[s].T if self._entry(name)[0].turned else theirs[s] for s in sources]
+            if any(part.shape != parts[0].shape for part in parts):
+                shapes = ", ".join(f"{s} {tuple(part.shape)}" for s, part in zip(sources, parts, strict=True))
+                raise WeightsError(f"the parts of {name} do not fit together: {shapes}.")
             found[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
             used.update(sources)
         left = [name for name in theirs if name not in used]
         foreign = [name for name in left if _any(self.heads, name)]
         strange = [name for name in left if not _any((*self.heads, *self.copies, *self.drop), name)]
         if missing or strange:
-            raise WeightsError(_misfit(missing, strange))
+            raise misfit(missing, strange)
         return found, foreign
 
     def write(self, ours: Mapping[str, Tensor]) -> Tensors:
@@ -105,12 +109,12 @@ def _any(patterns: Sequence[str], name: str) -> bool:
     return any(re.fullmatch(re.escape(p).replace(r"\{n\}", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
 
 
-def _misfit(missing: list[str], strange: list[str]) -> str:
+def misfit(missing: list[str], strange: list[str]) -> WeightsError:
     def some(names: list[str]) -> str:
         return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
     parts = [f"missing: {some(missing)}"] * bool(missing) + [f"not expected: {some(strange)}"] * bool(strange)
-    return f"the weights do not fit the model; {'; '.join(parts)}."
+    return WeightsError(f"the weights do not fit the model; {'; '.join(parts)}.")
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ class Published:
         fields: dict[str, Any] = {}
         for ours, theirs in self.keys.items():
             found = [config.get(key, self.defaults.get(key)) for key in theirs]
+            found = [value for value in found if value is not None] or [None]  # a second key may be left out
             if any(value != found[0] for value in found):
                 raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal here, not {found}.")
             fields[ours] = self._ours(ours, found[0])
@@ -163,13 +168,14 @@ class Published:
         table = self.values.get(name)
         if table is None:
             return value
-        if value not in table:
-            raise WeightsError(f"config.json: {self.keys[name][0]}={value!r} is not supported; {sorted(table)} are.")
-        return table[value]
+        for published, mine in table.items():
+            if published == value:
+                return mine
+        raise WeightsError(f"config.json: {self.keys[name][0]}={value!r} is not supported; {sorted(table)} are.")
 
 
 BOOKKEEPING = (
-    "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "use_cache", "gradient_checkpointing",
+    "architectures", "transformers_version", "_num_labels", "num_labels", "torch_dtype", "dtype", "_name_or_path", "use_cache", "gradient_checkpointing",
     "id2label", "label2id", "output_attentions", "output_hidden_states", "return_dict", "torchscript", "init_std",
     "bos_token_id", "forced_*_token_id", "bad_words_ids", "num_beams", "max_length", "min_length", "length_penalty",
     "early_stopping", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "task_specific_params",
@@ -185,9 +191,7 @@ def read_folder(folder: Path) -> Tensors:
         return read_file(folder / "model.safetensors")
     if index.exists():
         tensors: Tensors = {}
-        for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
-            if Path(name).name != name:
-                raise WeightsError(f"{index}: the shard '{name}' lies outside of the folder.")
+        for name in _shards(index):
             tensors |= read_file(folder / name)
         return tensors
     pickles = [p.name for p in folder.glob("*.bin")] + [p.name for p in folder.glob("*.pt")]
@@ -197,6 +201,17 @@ def read_folder(folder: Path) -> Tensors:
             "regard reads safetensors: save the model again as safetensors in a place where you trust it."
         )
     raise WeightsError(f"{folder}: there is no model.safetensors.")
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{index}: is not an index of shards ({error}).") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise WeightsError(f"{index}: the shard '{name}' lies outside of the folder.")
+    return sorted(names)
 
 
 def read_file(path: Path) -> Tensors:
@@ -210,3 +225,6 @@ def read_file(path: Path) -> Tensors:
 def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
+    mask = os.umask(0)  # the library makes the file readable by its owner alone; it is as readable as the others
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)

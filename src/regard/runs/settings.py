@@ -36,7 +36,7 @@ def gather(assigned: Iterable[str] = (), file: str | os.PathLike[str] | None = N
         said.setdefault(group, {}).update(values)
     for group in said:
         if group not in (*GROUPS, "model"):
-            raise SettingError(f"unknown group of settings '{group}'. {suggest(group, (*GROUPS, 'model'))}")
+            raise SettingError(f"unknown group of settings '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
     return said
 
 

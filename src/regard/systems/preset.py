@@ -35,3 +35,5 @@ class System:
     """what the published tensors themselves say about the config, before they are read"""
     dress: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
     """constants that the published layout wants to find in the file"""
+    unsayable: Callable[[Any], str] = lambda config: ""
+    """what the published layout cannot say of this config; empty when it can say all"""

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import WeightsError
+from regard.errors import SettingError, WeightsError
 from regard.nn.block import Norm, Stack, Tokens, vaswani_block
 from regard.nn.memory import DecoderState, Fixed, Growing, LayerMemory
 from regard.nn.position import Layout, Sinusoid
@@ -62,6 +62,16 @@ class Config:
     """id of the token that a translation starts from"""
     end: int = 2
     """id of the token that ends a sentence"""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "decoder_depth", "heads", "hidden", "vocabulary", "length"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
+        if self.width % self.heads:
+            raise SettingError(f"model.width {self.width} cannot be divided among model.heads {self.heads}.")
+        for name in ("dropout", "attention_dropout", "feed_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"model.{name} must be in [0, 1), not {getattr(self, name)}.")
 
 
 PAPER = {
@@ -267,35 +277,59 @@ PUBLISHED = Published(
     fixed={
         "is_encoder_decoder": True, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
         "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "normalize_before": False, "normalize_embedding": False,
-        "add_final_layer_norm": False, "static_position_embeddings": True, "extra_pos_embeddings": 0,
+        "add_final_layer_norm": False, "static_position_embeddings": True,
         "add_bias_logits": False, "is_decoder": False,
     },
-    harmless=("classif_dropout", "classifier_dropout", "num_hidden_layers", "decoder_*_token_id"),
+    harmless=("extra_pos_embeddings", "classif_dropout", "classifier_dropout", "num_hidden_layers", "decoder_*_token_id"),
     written={"forced_eos_token_id": None, "bos_token_id": None},
     values={"activation": {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}},
 )  # fmt: skip
 
 
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The published file always has a logits bias; when it is all zero there is none."""
+    """Tied copies and stored sines must be what we compute; a logits bias that is all zero is none."""
     tensors = dict(tensors)
+    for name in NAMES.copies:
+        if name in tensors and not torch.equal(tensors[name], tensors.get(TABLE, tensors[name])):
+            raise WeightsError(f"{name} differs from {TABLE}: embeddings that are not tied are not supported.")
+    for name in NAMES.drop:
+        if name in tensors and not _sines(tensors[name], config):
+            raise WeightsError(f"{name} holds positions that are not the sines and cosines of the paper.")
     bias = tensors.pop("final_logits_bias", None)
-    if bias is None or not bias.any():
+    if bias is not None and bias.numel() != config.vocabulary:
+        raise WeightsError(
+            f"final_logits_bias (tokens.bias) has {bias.numel()} numbers for {config.vocabulary} tokens."
+        )
+    if bias is None or not (config.output_bias or bias.any()):
         return config, tensors
     return replace(config, output_bias=True), {**tensors, "final_logits_bias": bias.flatten()}
 
 
+TABLE = "model.shared.weight"
+
+
+def _sines(table: Tensor, config: Config) -> bool:
+    if table.ndim != 2 or table.shape[1] != config.width:
+        return False
+    wanted = Sinusoid(config.width, "halves")(torch.arange(len(table)))
+    return torch.allclose(table.double(), wanted, atol=1e-2 if table.element_size() < 4 else 1e-5)
+
+
 def dress(config: Config, tensors: Tensors) -> Tensors:
-    if config.norm == "pre" or config.positions != "halves":
-        raise WeightsError(
-            "the published layout knows post-norm and [sin | cos] positions only; this model has "
-            f"norm={config.norm} and positions={config.positions}."
-        )
-    bias = tensors.get("final_logits_bias", torch.zeros(config.vocabulary))
+    bias = tensors.get("final_logits_bias", tensors[TABLE].new_zeros(config.vocabulary))
     return {**tensors, "final_logits_bias": bias[None]}
+
+
+def unsayable(config: Config) -> str:
+    if config.norm == "post" and config.positions == "halves":
+        return ""
+    return (
+        "the published layout knows post-norm and [sin | cos] positions only; this model has "
+        f"norm={config.norm} and positions={config.positions}."
+    )
 
 
 SYSTEM = System(
     name="transformer", about="encoder–decoder of 2017: sequence to sequence", config=Config, presets=PRESETS, build=build,
-    names=NAMES, published=PUBLISHED, tasks=("translate",), adapt=adapt, dress=dress,
+    names=NAMES, published=PUBLISHED, tasks=("translate",), adapt=adapt, dress=dress, unsayable=unsayable,
 )  # fmt: skip
