@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard import __version__
-from regard.errors import Interrupted, RegardError
+from regard.errors import DataError, Interrupted, RegardError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +23,12 @@ app = typer.Typer(
     help="The transformer family: train on your own files, load what is published, answer, and see what it looked at.",
 )  # fmt: skip
 
+FILES = ("--data", "--valid")
 SEVERAL = ("--data", "--valid", "--columns", "--set")
 """Options that take several values after one name."""
+
+FILE_NAME = re.compile(r"\S+\.(txt|tsv|csv|jsonl|gz)")
+"""An argument of this form is taken for a file, so that a misspelt one is not translated."""
 
 CHUNK = 512
 """Lines of standard input that are answered together."""
@@ -107,6 +112,7 @@ def evaluate(
 
     result = run_evaluate(run, data or (), columns=named(columns), settings=assigned or (), device=device, say=say)
     if answers is not None:
+        answers.parent.mkdir(parents=True, exist_ok=True)
         write_answers(result, answers)
     if json:
         print(as_json(result.scores))
@@ -132,7 +138,10 @@ def run(
     from regard.runs.training import pick_device
 
     model = load(run, device=pick_device(device))
-    decode = override(model.identity.decode, gather(assigned or ()).get("decode", {}), "decode.")
+    said = gather(assigned or ())
+    if said.keys() - {"decode"}:
+        raise RegardError(f"'regard run' takes settings of decode only, not of {', '.join(said.keys() - {'decode'})}.")
+    decode = override(model.identity.decode, said.get("decode", {}), "decode.")
     for chunk in chunks(texts(inputs or [])):
         answer_chunk(with_decode(model, decode), chunk, json)
 
@@ -242,10 +251,14 @@ def texts(inputs: Sequence[str]) -> Iterator[str]:
     if not inputs:
         if sys.stdin.isatty():
             print("type one text a line; Ctrl-D ends", file=sys.stderr)
-        for line in sys.stdin:
+        for number, line in enumerate(sys.stdin, start=1):
+            try:
+                line.encode()  # a byte that is not UTF-8 arrives as half of a character
+            except UnicodeEncodeError as error:
+                raise DataError("is not UTF-8.", "standard input", number, "Convert it with iconv.") from error
             yield line.rstrip("\r\n")
     for text in inputs:
-        if len(text) < 4096 and Path(text).is_file():
+        if len(text) < 4096 and (Path(text).is_file() or FILE_NAME.fullmatch(text)):
             yield from (line for _, line in lines(text))
         else:
             yield text
@@ -282,29 +295,37 @@ def as_json(value: Any) -> str:
 
 
 def spread(words: Sequence[str]) -> list[str]:
-    """`--data a b` -> `--data a --data b`: what follows such an option belongs to it until the next option."""
+    """`--data a b` -> `--data a --data b`: what follows such an option belongs to it until the next option.
+
+    To `--set` and `--columns` belong only words with a `=`; after `--` all words are left alone."""
     result: list[str] = []
-    current, taken = "", 0
-    for word in words:
+    current, first = "", True
+    for number, word in enumerate(words):
+        if word == "--":
+            return [*result, *words[number:]]
         if word.startswith("-"):
-            current, taken = (word if word in SEVERAL else ""), 0
-            if not current:
-                result.append(word)
-            continue
-        result += [current, word] if current else [word]
-        taken += 1
+            current, first = (word if word in SEVERAL else ""), True
+            result.append(word)
+        elif current and not first and (current in FILES or "=" in word):
+            result += [current, word]
+        else:
+            result.append(word)
+            first = False
+            if current not in FILES and "=" not in word:
+                current = ""
     return result
 
 
 def main() -> None:
     words = sys.argv[1:]
+    debug = "--debug" in words
     try:
-        app(spread(words))
+        app(spread([word for word in words if word != "--debug"]))
     except Interrupted as stop:
         print(stop, file=sys.stderr)
         sys.exit(stop.code)
     except RegardError as error:
-        if "--debug" in words:
+        if debug:
             raise
         print(f"regard: {error}", file=sys.stderr)
         sys.exit(2)

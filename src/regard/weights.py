@@ -175,7 +175,8 @@ class Published:
 
 
 BOOKKEEPING = (
-    "architectures", "transformers_version", "_num_labels", "num_labels", "torch_dtype", "dtype", "_name_or_path", "use_cache", "gradient_checkpointing",
+    "architectures", "transformers_version", "_num_labels", "num_labels", "torch_dtype", "dtype", "_name_or_path",
+    "use_cache", "gradient_checkpointing",
     "id2label", "label2id", "output_attentions", "output_hidden_states", "return_dict", "torchscript", "init_std",
     "bos_token_id", "forced_*_token_id", "bad_words_ids", "num_beams", "max_length", "min_length", "length_penalty",
     "early_stopping", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "task_specific_params",

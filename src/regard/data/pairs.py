@@ -117,6 +117,12 @@ def _parallel(entry: str) -> tuple[str, str] | None:
     return source, target
 
 
+def absolute(entry: str) -> str:
+    """The same file or pair of files, wherever one stands."""
+    sides = _parallel(entry)
+    return ":".join(os.path.abspath(os.path.expanduser(side)) for side in sides or (entry,))
+
+
 def _there(side: str) -> bool:
     return os.path.exists(os.path.expanduser(side))
 

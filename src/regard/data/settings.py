@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.errors import SettingError
+
 
 @dataclass(frozen=True)
 class Data:
@@ -19,3 +21,10 @@ class Data:
     """the text is already split into tokens by spaces: BLEU is computed on it as it is"""
     score: int = 500
     """validation sentences translated for the score while training"""
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "longest", "score"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"data.{name} must be at least 1, not {getattr(self, name)}.")
+        if not 0 < self.share < 1:
+            raise SettingError(f"data.share must lie between 0 and 1, not {self.share}.")

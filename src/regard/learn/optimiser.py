@@ -59,7 +59,8 @@ class Average:
 
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        mine, theirs = list(self.tensors.values()), [p.detach() for p in model.parameters()]
+        named = dict(model.named_parameters())
+        mine, theirs = list(self.tensors.values()), [named[name].detach() for name in self.tensors]
         torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     def swap(self, model: nn.Module) -> None:

@@ -51,6 +51,8 @@ class Train:
         for name, value in positive.items():
             if value < 1:
                 raise SettingError(f"train.{name} must be at least 1, not {value}.")
+        if self.seed < 0:
+            raise SettingError(f"train.seed must be at least 0, not {self.seed}.")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise SettingError(f"train.betas must be two numbers in [0, 1), not {self.betas}.")
         for name, part in {"smoothing": self.smoothing, "average": self.average}.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ def write_card(folder: RunFolder, samples: Sequence[Pair], answers: Sequence[Ans
         "![training curves](curves.png)",
         "## Data\n\n" + _data(facts),
         "## Examples\n\n" + _examples(samples, answers),
-        "## Use\n\n" + _use(folder.path.name),
+        "## Use\n\n" + _use(shlex.quote(str(folder.path))),
         "## Settings\n\n" + _settings(facts["settings"]),
     ]
     (folder.path / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -12,9 +12,11 @@ from typing import Any
 from regard.config import override
 from regard.errors import RunError
 from regard.model import load, read_identity
-from regard.runs.prepare import Say, Sources, read_samples, split_samples
+from regard.runs.order import Sources
+from regard.runs.prepare import Say, read_samples, split_samples
+from regard.runs.scoring import validation_loss
 from regard.runs.settings import gather, resolve
-from regard.runs.training import pick_device, validation_loss
+from regard.runs.training import pick_device
 from regard.waists import Answer
 
 
@@ -38,11 +40,9 @@ def evaluate(
     model = load(folder, device=pick_device(device))
     decode = override(model.identity.decode, said.get("decode", {}), "decode.")
     if data:
-        samples = read_samples(model.task, data, columns or {}, say)
+        samples = read_samples(model.task, data, columns or own.get("sources", {}).get("columns", {}), say)
     elif "sources" in own:
-        old = own["sources"]
-        sources = Sources(tuple(old["data"]), tuple(old["valid"]), tuple(sorted(old["columns"].items())))
-        samples = split_samples(model.task, sources, made, say)[1]
+        samples = split_samples(model.task, Sources.from_dict(own["sources"]), made, say)[1]
     else:
         raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
     say(f"  {len(samples):,} pairs")

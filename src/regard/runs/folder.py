@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from regard.draw.curves import curves
 from regard.errors import RunError
-from regard.model import OWN_FILE, read_identity
+from regard.model import OWN_FILE
 
 
 class RunFolder:
@@ -17,6 +18,7 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.log_file = self.path / "log.jsonl"
+        self.samples = self.path / "samples.txt"
         self._events: Any = None
 
     def exists(self) -> bool:
@@ -35,7 +37,13 @@ class RunFolder:
         """What regard.json says."""
         if not self.exists():
             raise RunError(f"{self.path}: is no run: it has no {OWN_FILE}.")
-        return read_identity(self.path)[1]
+        try:
+            found = json.loads((self.path / OWN_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path}: its {OWN_FILE} cannot be read ({error}).") from error
+        if not isinstance(found, dict):
+            raise RunError(f"{self.path}: its {OWN_FILE} is not a JSON object.")
+        return found
 
     def log(self, row: dict[str, Any]) -> None:
         with self.log_file.open("a", encoding="utf-8") as file:
@@ -62,6 +70,10 @@ class RunFolder:
         aside = self.log_file.with_suffix(".writing")
         aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         aside.replace(self.log_file)
+        if self.samples.exists():
+            parts = re.split(r"^(?=step \d+$)", self.samples.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            kept_parts = [part for part in parts if part and int(part.split()[1]) <= step]
+            self.samples.write_text("".join(kept_parts), encoding="utf-8")
         self._writer(step + 1)
 
     def _writer(self, step: int) -> Any:

@@ -10,23 +10,12 @@ from regard.data.pairs import Pair
 from regard.data.split import fingerprint, hold_out
 from regard.errors import DataError
 from regard.inputs.text import Text
+from regard.runs.order import Order, Sources
 from regard.runs.settings import Settings
 from regard.tasks import Task
 from regard.tasks.translate import Encoded
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Where a run's data lies."""
-
-    data: tuple[str, ...]
-    valid: tuple[str, ...] = ()
-    columns: tuple[tuple[str, str], ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"data": list(self.data), "valid": list(self.valid), "columns": dict(self.columns)}
 
 
 @dataclass(frozen=True)
@@ -59,11 +48,11 @@ def split_samples(task: Task, sources: Sources, settings: Settings, say: Say) ->
     return train, valid
 
 
-def prepare(task: Task, sources: Sources, settings: Settings, config: Any, text: Text | None, say: Say) -> Prepared:
-    train, valid = split_samples(task, sources, settings, say)
-    if text is None:
-        text = make_text(task, train, settings, say)
-    config = task.fit(config, text)
+def prepare(order: Order, say: Say) -> Prepared:
+    task, settings = order.identity.task, order.settings
+    train, valid = split_samples(task, order.sources, settings, say)
+    text = make_text(task, train, settings, say) if order.text is None else order.text
+    config = task.fit(order.identity.config, text)
     encoded = {
         name: _encode(task, samples, text, config, settings, name, say)
         for name, samples in (("training", train), ("validation", valid))
@@ -93,16 +82,17 @@ def _encode(
     task: Task, samples: Sequence[Pair], text: Text, config: Any, settings: Settings, name: str, say: Say
 ) -> Encoded:
     # a sample must also fit into a grain, with its special tokens on both sides
-    longest = min(settings.data.longest, settings.train.tokens // 2)
+    room = settings.train.tokens // 2 - 1
+    longest, why = min((settings.data.longest, "data.longest"), (room, "train.tokens"))
     encoded = task.encode(samples, text, config, longest)
     if encoded.too_long:
         first = encoded.too_long[0]
         say(
-            f"  {len(encoded.too_long):,} {name} pairs have {longest:,} tokens or more on a side and are skipped, "
+            f"  {len(encoded.too_long):,} {name} pairs have more than {longest:,} tokens on a side ({why}) and are skipped, "
             f"the first at {first.path}, line {first.line}"
         )
     if not encoded.samples:
         raise DataError(
-            f"no {name} pair is left: all have {longest:,} tokens or more on a side.", advice="Raise data.longest."
+            f"no {name} pair is left: all have more than {longest:,} tokens on a side.", advice=f"Raise {why}."
         )
     return encoded

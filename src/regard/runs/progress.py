@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 QUIET_SECONDS = 15.0
 """Without a terminal a plain line is printed this often."""
@@ -21,9 +21,9 @@ class Reporter:
         self.bar: Progress | None = None
         if self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=24),
+                TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=16),
                 TextColumn("loss {task.fields[loss]:7.4f}"), TextColumn("rate {task.fields[rate]:8.2e}"),
-                TextColumn("{task.fields[speed]:>9,.0f} tokens/s"), TimeElapsedColumn(), TextColumn("left"),
+                TextColumn("{task.fields[speed]:>9,.0f} tokens/s"), TextColumn("left"),
                 TimeRemainingColumn(compact=True), console=self.console, refresh_per_second=4,
             )  # fmt: skip
             self.line = self.bar.add_task("train", total=steps, completed=done, loss=float("nan"), rate=0.0, speed=0.0)
@@ -40,7 +40,7 @@ class Reporter:
             self.bar.stop()
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        tell(self.console, text)
 
     def advance(self, step: int) -> None:
         if self.bar is not None:
@@ -60,6 +60,11 @@ class Reporter:
         scores = "  ".join(f"{k} {v:6.2f}" for k, v in row.items() if k in ("bleu", "chrf", "exact"))
         mark = "  best so far" if best else ""
         self.say(f"step {row['step']:>7,}  validation loss {row['loss']:7.4f}  {scores}{mark}")
+
+
+def tell(console: Console, text: str) -> None:
+    """A plain line: no colours guessed, no markup read, no words broken."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def clock(seconds: float) -> str:

@@ -44,7 +44,7 @@ def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[
     made: dict[str, Any] = {}
     for name, kind in GROUPS.items():
         made[name] = override(override(kind(), recipe.get(name, {}), f"{name}."), said.get(name, {}), f"{name}.")
-    model = dict(said.get("model", {}))
+    model = {**recipe.get("model", {}), **said.get("model", {})}
     for taken, instead in (("vocabulary", "data.vocabulary"), ("pad", ""), ("start", ""), ("end", "")):
         if taken in model:
             advice = f" Set {instead}." if instead else ""

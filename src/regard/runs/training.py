@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,22 +16,21 @@ import torch
 from rich.console import Console
 
 from regard import __version__
-from regard.config import from_dict, override
 from regard.data.plan import Plan
-from regard.decode.settings import Decode
 from regard.errors import Interrupted, RunError, SettingError
-from regard.inputs.text import Text
-from regard.learn.loop import Step, Watchman, loop
+from regard.learn.loop import Watchman, loop
 from regard.learn.optimiser import Average, autocast, make_optimiser, optimiser_tensors, restore_optimiser
 from regard.learn.state import newest_state, save_state
-from regard.model import Identity, Model, assemble, load, write_json
+from regard.model import Model, assemble, load, write_json
 from regard.runs.card import write_card
 from regard.runs.folder import RunFolder
-from regard.runs.prepare import Prepared, Sources, prepare
-from regard.runs.progress import Reporter, clock
-from regard.runs.settings import Settings, differences, gather, resolve
-from regard.systems import SYSTEMS, find_preset
-from regard.tasks import Task, find_task
+from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
+from regard.runs.prepare import Prepared, prepare
+from regard.runs.progress import Reporter, clock, tell
+from regard.runs.scoring import validation_loss
+from regard.runs.settings import gather
+from regard.runs.window import Window
+from regard.tasks import find_task
 from regard.waists import Batch
 
 
@@ -47,80 +45,23 @@ def train(
     With `resume` an existing run goes on as it was started: it remembers its data, model and settings."""
     console = console or Console()
     folder, chosen = RunFolder(out), find_task(task)
-    said = gather(settings, config)
-    sources = Sources(_listed(data), _listed(valid), tuple(sorted((columns or {}).items())))
+    sources = Sources(listed(data), listed(valid), tuple(sorted((columns or {}).items())))
+    asked = Asked(chosen, model, sources, gather(settings, config))
     going_on = resume and folder.exists()
-    if going_on:
-        sources, model, made = _remembered(folder, chosen, sources, model, said)
-    else:
+    if not going_on:
         folder.refuse_if_taken()
         if resume:
-            _tell(console, f"{folder.path}: there is no run to resume; starting at step 0")
-    if not sources.data:
-        raise SettingError("there is no data. Name files with --data.")
-    model = model or DEFAULT_MODEL[chosen.name]
-    identity, text, recipe = _identity(model, chosen)
-    if not going_on:
-        made = resolve(recipe, said)
+            tell(console, f"{folder.path}: there is no run to resume; starting at step 0")
+    order = old_order(asked, folder) if going_on else new_order(asked)
     where = pick_device(device)
-    _tell(console, f"reading {', '.join(sources.data)}")
-    text = Text.load(folder.path) if going_on else text
-    changed = override(identity.config, made.model, "model.")
-    prepared = prepare(chosen, sources, made, changed, text, lambda line: _tell(console, line))
-    identity = replace(identity, config=prepared.config, decode=made.decode)
-    torch.manual_seed(made.train.seed)
-    fresh = assemble(identity, prepared.text)
-    if Path(model).is_dir():
-        fresh.body.load_state_dict(load(model).body.state_dict())
-    run = Training(fresh.to(where), folder, prepared, made, sources, model, console)
+    tell(console, f"reading {', '.join(order.sources.data)}")
+    prepared = prepare(order, lambda line: tell(console, line))
+    torch.manual_seed(order.settings.train.seed)
+    fresh = assemble(replace(order.identity, config=prepared.config), prepared.text)
+    if order.start is not None and order.start.is_dir():
+        start_from(fresh, order.start)
+    run = Training(fresh.to(where), folder, prepared, order, console)
     return run.resume() if going_on else run.begin()
-
-
-DEFAULT_MODEL = {"translate": "transformer-tiny"}
-"""By task, when no model is named."""
-
-
-def _remembered(
-    folder: RunFolder, task: Task, sources: Sources, model: str | None, said: Mapping[str, Mapping[str, Any]]
-) -> tuple[Sources, str, Settings]:
-    """What the run was started with. Anything said now that differs from it is refused by name."""
-    old = folder.facts()
-    kept = Sources(
-        tuple(old["sources"]["data"]), tuple(old["sources"]["valid"]), tuple(sorted(old["sources"]["columns"].items()))
-    )
-    made = resolve(old["settings"], said)
-    changed = differences(old["settings"], made.as_dict())
-    changed += [f"task: {old['task']} -> {task.name}"] * (old["task"] != task.name)
-    changed += [f"model: {old['preset']} -> {model}"] * (model not in (None, old["preset"]))
-    for name in ("data", "valid", "columns"):
-        now, before = getattr(sources, name), getattr(kept, name)
-        changed += [f"{name}: {before} -> {now}"] * (bool(now) and now != before)
-    if changed:
-        raise RunError(
-            f"{folder.path}: the run was started otherwise ({'; '.join(changed)}). Leave that out, or choose another --out."
-        )
-    return kept, str(old["preset"]), made
-
-
-def _tell(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _listed(paths: str | Sequence[str]) -> tuple[str, ...]:
-    return (os.fspath(paths),) if isinstance(paths, str | os.PathLike) else tuple(map(os.fspath, paths))
-
-
-def _identity(model: str, task: Task) -> tuple[Identity, Text | None, dict[str, Any]]:
-    """What a preset or a folder is, its tokenizer, and the recipe it comes with."""
-    if Path(model).is_dir():
-        loaded = load(model)
-        return loaded.identity, loaded.text_or_refuse(), {}
-    system, preset = find_preset(model)
-    if task.name not in system.tasks:
-        able = [name for name, s in SYSTEMS.items() if task.name in s.tasks]
-        raise SettingError(f"{model} cannot be asked to {task.name}. Systems that can: {', '.join(able)}.")
-    decode = from_dict(Decode, preset.recipe.get("decode", {}), "decode.")
-    return Identity(system, preset.config, task, decode, model), None, preset.recipe
 
 
 def pick_device(name: str) -> torch.device:
@@ -138,22 +79,23 @@ def pick_device(name: str) -> torch.device:
 class Training:
     """One run from its first step to its card."""
 
-    def __init__(
-        self, model: Model, folder: RunFolder, prepared: Prepared, settings: Settings, sources: Sources, preset: str,
-        console: Console,
-    ) -> None:  # fmt: skip
-        self.model, self.folder, self.prepared, self.settings, self.console = model, folder, prepared, settings, console
-        self.sources, self.preset = sources, preset
-        self.task, self.config = model.task, settings.train
+    def __init__(self, model: Model, folder: RunFolder, prepared: Prepared, order: Order, console: Console) -> None:
+        self.model, self.folder, self.prepared, self.order, self.console = model, folder, prepared, order, console
+        self.settings = order.settings
+        self.task, self.config = model.task, order.settings.train
         self.plan = Plan(prepared.train.lengths(), self.config.tokens, self.config.seed)
         self.optimiser = make_optimiser(model, self.config)
         self.average = Average(model, self.config.average) if self.config.average else None
         self.watchman = Watchman(model.device)
         self.best: dict[str, Any] = {}
+        self.pending: list[float] = []
         self.stop_signal = 0
 
     def begin(self) -> Model:
-        self.folder.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.folder.path}: cannot be made ({error.strerror}). Choose another --out.") from error
         self.prepared.text.save(self.folder.path / "tokenizer.json")
         write_json(self.folder.path / "regard.json", self._facts())
         return self._run(0)
@@ -161,12 +103,15 @@ class Training:
     def resume(self) -> Model:
         """Go on after the newest whole checkpoint, with the same settings and data."""
         old = self.folder.facts()
-        if old["found"]["fingerprint"] != self.prepared.facts["fingerprint"]:
-            raise RunError(f"{self.folder.path}: the training data is not what the run was started with.")
+        for name, key in (("training", "fingerprint"), ("validation", "valid_fingerprint")):
+            if old["found"][key] != self.prepared.facts[key]:
+                raise RunError(f"{self.folder.path}: the {name} data is not what the run was started with.")
         saved, problems = newest_state(self.folder.checkpoints)
         for problem in problems:
             self._say(f"  {problem}")
         if saved is None:
+            if self.order.start is not None and not self.order.start.is_dir():
+                raise RunError(f"{self.order.start}: the folder that the run starts from is not there any more.")
             self._say("  there is no whole checkpoint; starting at step 0")
             self.folder.cut_back(0)
             return self._run(0)
@@ -175,7 +120,7 @@ class Training:
         restore_optimiser(self.model, self.optimiser, groups.get("optimiser", {}))
         if self.average is not None:
             self.average.tensors = {n: t.to(self.model.device) for n, t in groups["average"].items()}
-        self.best = saved.facts.get("best", {})
+        self.best, self.pending = saved.facts.get("best", {}), saved.facts.get("pending", [])
         self.folder.cut_back(saved.step)
         self._say(f"  going on after step {saved.step:,}")
         return self._run(saved.step)
@@ -191,7 +136,7 @@ class Training:
         self._announce(done)
         begun = time.perf_counter()
         with Reporter(self.config.steps, done, self.console) as reporter, self._signals():
-            window = Window(self.task, done)
+            window = self.window = Window(self.task, done, self.pending)
             steps = loop(
                 self.model,
                 self.loss,
@@ -208,11 +153,11 @@ class Training:
                 last = step.number == self.config.steps
                 if step.number % self.config.log == 0 or last or step.number == 1:
                     row = window.row()
-                    self.watchman.check(self.config.accumulate)
+                    self._check()
                     self.folder.log(row)
                     reporter.trained(row, window.left(self.config.steps))
                 if step.number % self.config.every == 0 or last:
-                    self.watchman.check(self.config.accumulate)
+                    self._check()
                     with window.paused():
                         self._validate(step.number, reporter)
                         self._save(step.number)
@@ -240,7 +185,7 @@ class Training:
         reporter.validated(row, better)
         first = samples[0]
         reporter.say(f"    {first.source}\n    → {answers[0].value}\n    = {first.target}")
-        with (self.folder.path / "samples.txt").open("a", encoding="utf-8") as file:
+        with self.folder.samples.open("a", encoding="utf-8") as file:
             file.write(f"step {step}\n")
             for sample, answer in list(zip(samples, answers, strict=True))[:5]:
                 file.write(f"  {sample.source}\n  → {answer.value}\n  = {sample.target}\n\n")
@@ -249,7 +194,8 @@ class Training:
         groups = {"model": self.model.body.state_dict(), "optimiser": optimiser_tensors(self.model, self.optimiser)}
         if self.average is not None:
             groups["average"] = self.average.tensors
-        facts = {"best": self.best, "torch": torch.__version__, "regard": __version__}
+        pending = [float(loss) for loss in self.window.losses]
+        facts = {"best": self.best, "pending": pending, "torch": torch.__version__, "regard": __version__}
         save_state(self.folder.checkpoints, step, groups, facts, self.config.keep)
 
     def _finish(self) -> Model:
@@ -269,10 +215,10 @@ class Training:
             "regard": __version__,
             "system": identity.system.name,
             "task": self.task.name,
-            "preset": self.preset,
+            "preset": self.order.preset,
             "model": {**identity.config.__dict__},
             "decode": {**identity.decode.__dict__},
-            "sources": self.sources.as_dict(),
+            "sources": self.order.sources.as_dict(),
             "found": self.prepared.facts,
             "settings": self.settings.as_dict(),
             "best": self.best,
@@ -284,7 +230,7 @@ class Training:
         with autocast(where, self.config):
             fast = torch.is_autocast_enabled(where.type)
         self._say(
-            f"{self.preset}: {count:,} parameters on {where}, {'bfloat16 autocast' if fast else 'float32'}; "
+            f"{self.order.preset}: {count:,} parameters on {where}, {'bfloat16 autocast' if fast else 'float32'}; "
             f"steps {done:,} to {self.config.steps:,}, {len(self.plan.epoch(0)):,} grains an epoch, "
             f"{100 * self.plan.padding():.1f} % padding"
         )
@@ -319,69 +265,22 @@ class Training:
                 signal.signal(number, handler)
 
     def _leave(self, step: int) -> None:
-        self.watchman.check(self.config.accumulate)
+        self._check()
         self._save(step)
         self.folder.close()
         raise Interrupted(
             f"stopped and saved after step {step:,}. Go on with:\n  {self.resume_command()}", self.stop_signal
         )
 
+    def _check(self) -> None:
+        try:
+            self.watchman.check(self.config.accumulate)
+        except RunError as error:
+            saved, _ = newest_state(self.folder.checkpoints)
+            raise RunError(f"{error} The last good checkpoint is {saved.path.name if saved else 'none'}.") from error
+
     def resume_command(self) -> str:
         return shlex.join(["regard", "train", self.task.name, "--out", str(self.folder.path), "--resume"])
 
     def _say(self, text: str) -> None:
-        _tell(self.console, text)
-
-
-class Window:
-    """The steps since the last line of the log: their mean loss and speed."""
-
-    def __init__(self, task: Task, done: int) -> None:
-        self.task, self.done = task, done
-        self.steps: list[Step] = []
-        self.tokens, self.begun, self.pace = 0, time.perf_counter(), 0.0
-
-    def counted(self, grains: Any) -> Any:
-        def counting(number: int) -> Batch:
-            batch: Batch = grains(number)
-            self.tokens += self.task.tokens(batch)
-            return batch
-
-        return counting
-
-    def add(self, step: Step) -> None:
-        self.steps.append(step)
-
-    def row(self) -> dict[str, Any]:
-        loss = float(torch.stack([s.loss for s in self.steps]).mean())  # waits for the device: the time is honest
-        seconds = max(time.perf_counter() - self.begun, 1e-9)
-        last = self.steps[-1]
-        self.pace = seconds / len(self.steps)
-        row = {
-            "kind": "train", "step": last.number, "loss": loss, "rate": last.rate, "norm": float(last.norm),
-            "tokens_per_s": self.tokens / seconds, "seconds": seconds,
-        }  # fmt: skip
-        self.done, self.steps, self.tokens, self.begun = last.number, [], 0, time.perf_counter()
-        return row
-
-    def left(self, steps: int) -> float:
-        return (steps - self.done) * self.pace
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Time spent on validation is not training time."""
-        before = time.perf_counter()
-        yield
-        self.begun += time.perf_counter() - before
-
-
-def validation_loss(model: Model, encoded: Any, settings: Settings) -> float:
-    """Mean negative log-likelihood of a target token, without smoothing."""
-    plan = Plan(encoded.lengths(), max(settings.train.tokens, int(encoded.lengths().sum(1).max())), seed=0)
-    total = count = 0.0
-    with torch.no_grad(), autocast(model.device, settings.train):
-        for rows in plan.sequential():
-            batch = model.task.collate(encoded, rows, model.config).to(model.device)
-            part, number = model.task.loss(model, batch)
-            total, count = total + float(part), count + float(number)
-    return total / count
+        tell(self.console, text)

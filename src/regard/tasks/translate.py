@@ -64,7 +64,7 @@ class Translate:
     def encode(self, samples: Sequence[Pair], text: Text, config: Any, longest: int) -> Encoded:
         source = text.encode([sample.source for sample in samples])
         target = text.encode([sample.target for sample in samples])
-        fits = [len(s) < longest and len(t) < longest for s, t in zip(source, target, strict=True)]
+        fits = [len(s) <= longest and len(t) <= longest for s, t in zip(source, target, strict=True)]
         kept = [i for i, fit in enumerate(fits) if fit]
         return Encoded(
             [samples[i] for i in kept],
@@ -98,9 +98,12 @@ class Translate:
     def answer(self, model: Model, inputs: Sequence[str], decode: Decode, budget: int = 4096) -> list[Answer]:
         """In the order of the inputs; longer ones are searched together with their like."""
         text, config = model.text_or_refuse(), model.config
-        ids = [np.append(np.array(row, dtype=np.int64), config.end) for row in text.encode(inputs)]
+        ids = [
+            np.append(np.array(row, dtype=np.int64), config.end)
+            for row in text.encode([item.strip() for item in inputs])
+        ]
         lengths = np.array([len(row) for row in ids])
-        answers: list[Answer] = [Answer("")] * len(inputs)
+        answers = [self._say(text, [Found((), 0.0, (), True)])] * len(inputs)
         asked = np.flatnonzero(lengths > 1)
         if not len(asked):
             return answers

@@ -1,0 +1,131 @@
+"""What is to be trained: a preset, a folder to start from, or a run that goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from regard.config import as_dict, from_dict, override
+from regard.data.pairs import absolute
+from regard.decode.settings import Decode
+from regard.errors import RunError, SettingError
+from regard.inputs.text import Text
+from regard.model import Identity, Model, load
+from regard.runs.folder import RunFolder
+from regard.runs.settings import Settings, differences, resolve
+from regard.systems import SYSTEMS, find_preset, find_system
+from regard.tasks import Task
+
+DEFAULT_MODEL = {"translate": "transformer-tiny"}
+"""By task, when no model is named."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where a run's data lies."""
+
+    data: tuple[str, ...]
+    valid: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"data": list(self.data), "valid": list(self.valid), "columns": dict(self.columns)}
+
+    @classmethod
+    def from_dict(cls, kept: Mapping[str, Any]) -> Sources:
+        return cls(tuple(kept["data"]), tuple(kept["valid"]), tuple(sorted(kept["columns"].items())))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person said."""
+
+    task: Task
+    model: str | None
+    sources: Sources
+    said: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What follows from it."""
+
+    identity: Identity
+    text: Text | None
+    settings: Settings
+    sources: Sources
+    preset: str
+    start: Path | None = None
+    """the folder whose weights training starts from"""
+
+
+def new_order(asked: Asked) -> Order:
+    if not asked.sources.data:
+        raise SettingError("there is no data. Name files with --data.")
+    name = asked.model or DEFAULT_MODEL[asked.task.name]
+    if Path(name).is_dir() or "/" in name:
+        name = os.path.abspath(name)
+        loaded = load(name)
+        settings = resolve({"decode": as_dict(loaded.identity.decode)}, asked.said)
+        return _order(loaded.identity, loaded.text_or_refuse(), settings, asked.sources, name, Path(name))
+    system, preset = find_preset(name)
+    if asked.task.name not in system.tasks:
+        able = [key for key, other in SYSTEMS.items() if asked.task.name in other.tasks]
+        raise SettingError(f"{name} cannot be asked to {asked.task.name}. Systems that can: {', '.join(able)}.")
+    identity = Identity(system, preset.config, asked.task, source=name)
+    return _order(identity, None, resolve(preset.recipe, asked.said), asked.sources, name, None)
+
+
+def _order(
+    identity: Identity, text: Text | None, settings: Settings, sources: Sources, name: str, start: Path | None
+) -> Order:
+    config = override(identity.config, settings.model, "model.")
+    # as the config reads them: "32" on a command line and 32 in a file are the same
+    settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
+    return Order(replace(identity, config=config, decode=settings.decode), text, settings, sources, name, start)
+
+
+def old_order(asked: Asked, folder: RunFolder) -> Order:
+    """What the run was started with. Anything said now that differs from it is refused by name."""
+    old = folder.facts()
+    kept = Sources.from_dict(old["sources"])
+    system = find_system(old["system"])
+    settings = resolve(old["settings"], asked.said)
+    config = from_dict(system.config, old["model"], "model.")
+    changes = override(config, settings.model, "model.")
+    settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
+    changed = differences(old["settings"], settings.as_dict())
+    changed += [f"task: {old['task']} -> {asked.task.name}"] * (old["task"] != asked.task.name)
+    named = os.path.abspath(asked.model) if asked.model and "/" in asked.model else asked.model
+    changed += [f"model: {old['preset']} -> {named}"] * (named not in (None, old["preset"]))
+    for name in ("data", "valid", "columns"):
+        now, before = getattr(asked.sources, name), getattr(kept, name)
+        changed += [f"{name}: {before} -> {now}"] * (bool(now) and now != before)
+    if changed:
+        raise RunError(
+            f"{folder.path}: the run was started otherwise ({'; '.join(changed)}). Leave that out, or choose another --out."
+        )
+    decode = from_dict(Decode, old["decode"], "decode.")
+    identity = Identity(system, config, asked.task, decode, str(old["preset"]))
+    start = Path(old["preset"]) if "/" in old["preset"] else None
+    return Order(identity, Text.load(folder.path), settings, kept, str(old["preset"]), start)
+
+
+def start_from(fresh: Model, folder: Path) -> None:
+    """Put the folder's weights into a fresh model of the same sizes."""
+    theirs, ours = load(folder).body.state_dict(), fresh.body.state_dict()
+    for name in ours:
+        if name not in theirs or theirs[name].shape != ours[name].shape:
+            raise SettingError(
+                f"{folder} has other sizes than the settings of model.* ask for ({name}). Leave them out."
+            )
+    fresh.body.load_state_dict(theirs)
+
+
+def listed(paths: str | Sequence[str]) -> tuple[str, ...]:
+    """One path or several, as a run can find them again from anywhere."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    return tuple(absolute(os.fspath(path)) for path in given)

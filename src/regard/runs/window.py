@@ -1,0 +1,61 @@
+"""The steps since the last line of the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from regard.learn.loop import Step
+from regard.tasks import Task
+from regard.waists import Batch
+
+
+class Window:
+    """The steps since the last line of the log: their mean loss and speed."""
+
+    def __init__(self, task: Task, done: int, losses: Sequence[float] = ()) -> None:
+        self.task, self.done = task, done
+        self.steps: list[Step] = []
+        self.losses = [torch.tensor(loss) for loss in losses]
+        self.tokens, self.begun, self.pace = 0, time.perf_counter(), 0.0
+
+    def counted(self, grains: Any) -> Any:
+        def counting(number: int) -> Batch:
+            batch: Batch = grains(number)
+            self.tokens += self.task.tokens(batch)
+            return batch
+
+        return counting
+
+    def add(self, step: Step) -> None:
+        self.steps.append(step)
+        self.losses.append(step.loss)
+
+    def row(self) -> dict[str, Any]:
+        device = self.steps[-1].loss.device
+        # waits for the device: the time is honest
+        loss = float(torch.stack([part.to(device) for part in self.losses]).mean())
+        seconds = max(time.perf_counter() - self.begun, 1e-9)
+        last = self.steps[-1]
+        self.pace = seconds / len(self.steps)
+        row = {
+            "kind": "train", "step": last.number, "loss": loss, "rate": last.rate, "norm": float(last.norm),
+            "tokens_per_s": self.tokens / seconds, "seconds": seconds,
+        }  # fmt: skip
+        self.done, self.steps, self.losses = last.number, [], []
+        self.tokens, self.begun = 0, time.perf_counter()
+        return row
+
+    def left(self, steps: int) -> float:
+        return (steps - self.done) * self.pace
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time spent on validation is not training time."""
+        before = time.perf_counter()
+        yield
+        self.begun += time.perf_counter() - before
