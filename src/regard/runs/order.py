@@ -114,14 +114,13 @@ def old_order(asked: Asked, folder: RunFolder) -> Order:
     return Order(identity, Text.load(folder.path), settings, kept, str(old["preset"]), start)
 
 
-def start_from(fresh: Model, folder: Path) -> None:
-    """Put the folder's weights into a fresh model of the same sizes."""
+def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> None:
+    """Put the folder's weights into a fresh model of the same sizes; `changes` are the settings model.* that were said."""
     theirs, ours = load(folder).body.state_dict(), fresh.body.state_dict()
     for name in ours:
         if name not in theirs or theirs[name].shape != ours[name].shape:
-            raise SettingError(
-                f"{folder} has other sizes than the settings of model.* ask for ({name}). Leave them out."
-            )
+            said = ", ".join(f"model.{key}={value}" for key, value in changes.items())
+            raise SettingError(f"{folder} has other sizes than {said} asks for ({name}). Leave settings of size out.")
     fresh.body.load_state_dict(theirs)
 
 

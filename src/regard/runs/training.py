@@ -59,7 +59,7 @@ def train(
     torch.manual_seed(order.settings.train.seed)
     fresh = assemble(replace(order.identity, config=prepared.config), prepared.text)
     if order.start is not None and order.start.is_dir():
-        start_from(fresh, order.start)
+        start_from(fresh, order.start, order.settings.model)
     run = Training(fresh.to(where), folder, prepared, order, console)
     return run.resume() if going_on else run.begin()
 
