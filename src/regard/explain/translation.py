@@ -54,7 +54,7 @@ def explain_translation(model: Model, source: str, target: str | None = None) ->
         AttentionMap(name, TITLES[name], tuple(labels[name][0]), tuple(labels[name][1]), layers(seen, *PLACES[name]))
         for name in PLACES
     )
-    facts = {"source": source, "translation": answered, "probability of each token": _chances(queries, sure)}
+    facts = {"probability of each token": _chances(queries, sure)}
     return Explanation(title=f"{source} → {answered}", maps=maps, facts=facts)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from regard.data.grammar import Pair, corpus
 from regard.errors import RunError
 from regard.runs.evaluating import evaluate
-from regard.runs.progress import clock
+from regard.runs.progress import clock, tell
 from regard.runs.training import train
 
 SENTENCE = "the cat danced"
@@ -22,9 +22,9 @@ MOVED = "the man said that the woman bought the red book"
 """Its translation has the verb at the end: the cross-attention must reach back for it."""
 
 SETTINGS = (
-    "model.depth=2", "model.decoder_depth=2", "model.dropout=0", "model.hidden=512", "data.vocabulary=1000",
-    "train.steps=1200", "train.tokens=2048", "train.rate=4e-3", "train.warmup=100", "train.schedule=linear",
-    "train.smoothing=0", "train.every=400", "train.log=20", "data.score=300", "decode.beam=1",
+    "model.depth=2", "model.decoder_depth=2", "model.hidden=512", "model.dropout=0", "data.vocabulary=1000",
+    "train.steps=1200", "train.tokens=2048", "train.rate=3e-3", "train.warmup=100", "train.schedule=linear",
+    "train.smoothing=0", "train.average=0", "train.every=400", "train.log=20", "data.score=300", "decode.beam=1",
 )  # fmt: skip
 """A smaller transformer-tiny: the grammar has about 200 words a side."""
 
@@ -40,7 +40,7 @@ def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console
 
     def stage(name: str, title: str) -> None:
         times[name] = time.perf_counter()
-        console.print(f"\n[bold]{title}[/bold]", highlight=False)
+        console.print(f"\n[bold]{title}[/bold]", highlight=False, soft_wrap=True)
 
     stage("corpus", "1  The corpus: an English–German grammar written for regard")
     data = write_corpus(folder.with_name(folder.name + "-data"))
@@ -48,27 +48,26 @@ def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console
     model = train("translate", [data["train"]], valid=[data["valid"]], out=folder, settings=SETTINGS, console=console)
     stage("score", "3  Scoring it on 2,000 sentences with word combinations it has never seen")
     result = evaluate(folder, [data["test"]], device="cpu")
-    console.print("  " + ", ".join(f"{k} {v}" for k, v in result.scores.items() if k != "signature"), highlight=False)
+    tell(console, "  " + ", ".join(f"{k} {v}" for k, v in result.scores.items() if k != "signature"))
     show_mistakes(result.sources, [str(a.value) for a in result.answers], result.references, console)
     stage("answer", "4  Asking it")
     for text in (SENTENCE, MOVED):
-        console.print(f"  {text}  →  [bold]{model.answer(text).value}[/bold]", highlight=False)
+        tell(console, f"  {text}  →  {model.answer(text).value}")
     stage("explain", "5  What it looked at")
     for name, text in (("cat", SENTENCE), ("moved", MOVED)):
         found = model.explain(text)
         for suffix in ("html", "png"):
-            console.print(f"  {found.save(folder / f'attention-{name}.{suffix}')}", highlight=False)
-    console.print(
-        "  In the second, the last German word is the verb: its row reaches back to the middle of the sentence."
-    )
+            tell(console, f"  {found.save(folder / f'attention-{name}.{suffix}')}")
+    tell(console, "  In the second the last German word is the verb: its row reaches back to the middle of the source.")
     times["end"] = time.perf_counter()
     seconds = {a: round(times[b] - times[a], 1) for a, b in zip(list(times), list(times)[1:], strict=False)}
     exact = float(result.scores["exact"])
     (folder / MARK).write_text(json.dumps({"seconds": seconds, "test": result.scores}, indent=1), encoding="utf-8")
-    console.print(
-        f"\ndone in {clock(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})"
+    tell(
+        console,
+        f"\ndone in {clock(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})",
     )
-    console.print(own_data(folder), highlight=False, markup=False)
+    tell(console, own_data(folder))
     return exact
 
 
@@ -106,8 +105,8 @@ def show_mistakes(sources: Sequence[str], said: Sequence[str], meant: Sequence[s
     wrong = [(s, a, m) for s, a, m in zip(sources, said, meant, strict=True) if a != m]
     if wrong:
         source, answer, right = wrong[0]
-        console.print(f"  {len(wrong)} of {len(meant)} differ, for example:", highlight=False)
-        console.print(f"    {source}\n    → {answer}\n    = {right}", highlight=False, markup=False)
+        tell(console, f"  {len(wrong)} of {len(meant)} differ, for example:")
+        tell(console, f"    {source}\n    → {answer}\n    = {right}")
 
 
 def own_data(folder: Path) -> str:
