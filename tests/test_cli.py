@@ -165,8 +165,11 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     assert done.code == 0 and "exact" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
     assert {"attention-cat.html", "attention-cat.png", "attention-moved.html"} <= {p.name for p in Path("d").iterdir()}
     assert len(Path("d-data/test.tsv").read_text("utf-8").splitlines()) == 30
-    again = cli("demo", "--out", "d")
-    assert again.code == 2 and "--again" in again.err
+    weights = Path("d/model.safetensors").read_bytes()
+    shown = cli("demo", "--out", "d")
+    assert shown.code == 0 and "--again" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
+    assert "step " in cli("demo", "--out", "d", "--again").out
+    assert Path("d/model.safetensors").read_bytes() == weights  # the same demo gives the same model
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years")
     assert cli("demo", "--out", "mine", "--again").code == 2 and Path("mine/thesis.txt").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -12,8 +11,9 @@ from pathlib import Path
 from rich.console import Console
 
 from regard.data.grammar import Pair, corpus
-from regard.errors import RunError
+from regard.model import Model, load, write_json
 from regard.runs.evaluating import evaluate
+from regard.runs.folder import RunFolder
 from regard.runs.progress import clock, tell
 from regard.runs.training import train
 
@@ -28,14 +28,12 @@ SETTINGS = (
 )  # fmt: skip
 """A smaller transformer-tiny: the grammar has about 200 words a side."""
 
-MARK = "demo.json"
-"""Says that a folder was made by the demo, and may be replaced by it."""
-
 
 def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console: Console | None = None) -> float:
-    """Returns the share of test sentences that were translated exactly, in percent."""
+    """Returns the share of test sentences that were translated exactly, in percent.
+
+    A demo that was interrupted goes on; one that is finished is shown without training, unless `again`."""
     console, folder, begun = console or Console(), Path(out), time.perf_counter()
-    clear(folder, again)
     times: dict[str, float] = {}
 
     def stage(name: str, title: str) -> None:
@@ -45,7 +43,7 @@ def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console
     stage("corpus", "1  The corpus: an English–German grammar written for regard")
     data = write_corpus(folder.with_name(folder.name + "-data"))
     stage("train", "2  Training a Transformer on it")
-    model = train("translate", [data["train"]], valid=[data["valid"]], out=folder, settings=SETTINGS, console=console)
+    model = trained(folder, data, again, console)
     stage("score", "3  Scoring it on 2,000 sentences with word combinations it has never seen")
     result = evaluate(folder, [data["test"]], device="cpu")
     tell(console, "  " + ", ".join(f"{k} {v}" for k, v in result.scores.items() if k != "signature"))
@@ -62,7 +60,7 @@ def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console
     times["end"] = time.perf_counter()
     seconds = {a: round(times[b] - times[a], 1) for a, b in zip(list(times), list(times)[1:], strict=False)}
     exact = float(result.scores["exact"])
-    (folder / MARK).write_text(json.dumps({"seconds": seconds, "test": result.scores}, indent=1), encoding="utf-8")
+    write_json(folder / "demo.json", {"seconds": seconds, "test": result.scores})
     tell(
         console,
         f"\ndone in {clock(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})",
@@ -71,19 +69,20 @@ def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console
     return exact
 
 
-def clear(folder: Path, again: bool) -> None:
-    """An earlier demo is replaced when asked; anything else is never touched."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if not (folder / MARK).exists():
-        raise RunError(
-            f"{folder}: holds something that the demo did not finish making. Remove it, or choose another --out."
-        )
-    if not again:
-        raise RunError(
-            f"{folder}: an earlier demo is there. Look at it with 'regard run {folder} \"{SENTENCE}\"', or use --again."
-        )
-    shutil.rmtree(folder)
+def trained(folder: Path, data: dict[str, str], again: bool, console: Console) -> Model:
+    """Train, go on, or take what an earlier demo left; a folder that holds anything else is refused by `train`."""
+    run = RunFolder(folder)
+    facts = run.facts() if run.exists() else {}
+    ours = facts.get("sources", {}).get("data") == [os.path.abspath(data["train"])]
+    if ours and again:
+        shutil.rmtree(folder)
+    elif ours and "scores" in facts:
+        tell(console, f"  an earlier demo trained {folder}; to train anew use: regard demo --again")
+        return load(folder)
+    return train(
+        "translate", [data["train"]], valid=[data["valid"]], out=folder, settings=SETTINGS, console=console,
+        resume=ours and not again,
+    )  # fmt: skip
 
 
 def write_corpus(folder: Path) -> dict[str, str]:
