@@ -11,6 +11,7 @@ import functools
 import inspect
 import itertools
 import json
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -141,7 +142,10 @@ def _coerce_plain(value: Any, hint: Any, name: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _refused(name, value, hint)
     try:
-        return _whole(value) if hint is int else hint(value)
+        read = _whole(value) if hint is int else hint(value)
+        if isinstance(read, float) and not math.isfinite(read):
+            raise ValueError(value)
+        return read
     except (TypeError, ValueError, OverflowError) as error:
         raise _refused(name, value, hint) from error
 

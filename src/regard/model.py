@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Sequence
@@ -148,6 +149,8 @@ def load(
     published, own = read_identity(folder)
     tensors = read_folder(folder)
     ours = published.get("model_type") == "regard"
+    if ours and not own:
+        raise RunError(f"{folder}: is a model in our own layout, but its {OWN_FILE} is missing.")
     system = find_system(own["system"]) if own else find_published(str(published.get("model_type")))
     if own:
         config = from_dict(system.config, own["model"], "model.")
@@ -179,7 +182,8 @@ def _fill(body: nn.Module, tensors: dict[str, Tensor], wanted: dict[str, torch.S
             )
         if not tensors[name].is_floating_point():
             raise WeightsError(f"{folder}: {name} holds {tensors[name].dtype}, not numbers to compute with.")
-    body.load_state_dict(tensors, strict=True, assign=True)
+    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
+    body.load_state_dict({name: tensor.to(widest) for name, tensor in tensors.items()}, strict=True, assign=True)
     for parameter in body.parameters():
         parameter.requires_grad_(True)
 

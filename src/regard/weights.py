@@ -195,7 +195,7 @@ def read_folder(folder: Path) -> Tensors:
         for name in _shards(index):
             tensors |= read_file(folder / name)
         return tensors
-    pickles = [p.name for p in folder.glob("*.bin")] + [p.name for p in folder.glob("*.pt")]
+    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"))
     if pickles:
         raise WeightsError(
             f"{folder}: holds only {pickles[0]}, a pickle, which can run code when it is opened. "

@@ -48,10 +48,11 @@ def search(
     limits: Int[Tensor, "B"],
     settings: Decode,
     requests: np.ndarray | None = None,
+    banned: tuple[int, ...] = (),
 ) -> list[list[Found]]:
     """For each row of `batch`, whose `target` is the prompt, the best answers of at most `limits` tokens, best first.
 
-    `requests` numbers the rows for their random streams (0, 1, 2, … when None)."""
+    `requests` numbers the rows for their random streams (0, 1, 2, … when None); `banned` tokens are never said."""
     if batch.target is None:
         raise ValueError("search needs a prompt in batch.target")
     requests = np.arange(len(limits)) if requests is None else requests
@@ -59,6 +60,7 @@ def search(
     speaking = torch.nonzero(limits > 0)[:, 0]  # a row that may say nothing says nothing, whoever its neighbours are
     if not len(speaking):
         return answers
+    silent = Silenced(body, banned) if banned else body
     with torch.inference_mode():
         state, last = body.start(batch), batch.target[:, -1]
         if len(speaking) < len(limits):
@@ -66,12 +68,27 @@ def search(
             last = last[speaking.to(last.device)]
         limits, asked = limits[speaking], requests[speaking.cpu().numpy()]
         if settings.beam > 1:
-            found = Beams(body, state, last, end, limits, settings).run()
+            found = Beams(silent, state, last, end, limits, settings).run()
         else:
-            found = _single(body, state, last, end, limits, settings, asked)
+            found = _single(silent, state, last, end, limits, settings, asked)
     for row, options in zip(speaking.tolist(), found, strict=True):
         answers[row] = options
     return answers
+
+
+@dataclass(frozen=True)
+class Silenced:
+    """A body that never says some tokens."""
+
+    body: Generating
+    banned: tuple[int, ...]
+
+    def start(self, batch: Batch, room: int | None = None) -> State:
+        return self.body.start(batch, room)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        logits = self.body.step(tokens, state)
+        return logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
 
 
 def _single(

@@ -14,7 +14,7 @@ from regard.data.grammar import Pair, corpus
 from regard.model import Model, load, write_json
 from regard.runs.evaluating import evaluate
 from regard.runs.folder import RunFolder
-from regard.runs.progress import clock, tell
+from regard.runs.progress import clock, own_command, tell
 from regard.runs.training import train
 
 SENTENCE = "the cat danced"
@@ -109,13 +109,16 @@ def show_mistakes(sources: Sequence[str], said: Sequence[str], meant: Sequence[s
 
 
 def own_data(folder: Path) -> str:
+    regard = own_command()
     return f"""
 Your own data: a file with a sentence, a tab and its translation on each line (or CSV, JSONL, or two files SRC:TGT), then
 
-  regard train translate --data pairs.tsv --model transformer-tiny --out runs/mine
-  regard evaluate runs/mine
-  regard run runs/mine "a sentence"
-  regard explain runs/mine "a sentence" --out map.html
+  {regard} train translate --data pairs.tsv --model transformer-tiny --out runs/mine
+  {regard} evaluate runs/mine
+  {regard} run runs/mine "a sentence"
+  {regard} explain runs/mine "a sentence" --out map.html
 
-What the demo made is in {folder}: ask it more with  regard run {folder} "the old man does not buy a car"
+What the demo made is in {folder}. Ask it more:
+
+  {regard} run {folder} "the old woman does not buy a red bicycle"
 """

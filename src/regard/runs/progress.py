@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -65,6 +69,14 @@ class Reporter:
 def tell(console: Console, text: str) -> None:
     """A plain line: no colours guessed, no markup read, no words broken."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def own_command() -> str:
+    """How this program can be called again: it may stand in a virtual environment that is not on the path."""
+    called = Path(sys.argv[0])
+    if called.name != "regard":
+        return "python -m regard" if called.name == "__main__.py" else "regard"
+    return "regard" if shutil.which("regard") else os.path.relpath(called)
 
 
 def clock(seconds: float) -> str:

@@ -26,7 +26,7 @@ from regard.runs.card import write_card
 from regard.runs.folder import RunFolder
 from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
 from regard.runs.prepare import Prepared, prepare
-from regard.runs.progress import Reporter, clock, tell
+from regard.runs.progress import Reporter, clock, own_command, tell
 from regard.runs.scoring import validation_loss
 from regard.runs.settings import gather
 from regard.runs.window import Window
@@ -280,7 +280,7 @@ class Training:
             raise RunError(f"{error} The last good checkpoint is {saved.path.name if saved else 'none'}.") from error
 
     def resume_command(self) -> str:
-        return shlex.join(["regard", "train", self.task.name, "--out", str(self.folder.path), "--resume"])
+        return f"{own_command()} train {self.task.name} --out {shlex.quote(str(self.folder.path))} --resume"
 
     def _say(self, text: str) -> None:
         tell(self.console, text)

@@ -105,6 +105,7 @@ class Translate:
         lengths = np.array([len(row) for row in ids])
         answers = [self._say(text, [Found((), 0.0, (), True)])] * len(inputs)
         asked = np.flatnonzero(lengths > 1)
+        banned = () if config.pad == config.end else (config.pad,)  # padding is never said, as published models have it
         if not len(asked):
             return answers
         plan = Plan(lengths[asked] * decode.beam, max(budget * decode.beam, int(lengths.max()) * decode.beam), seed=0)
@@ -115,7 +116,7 @@ class Translate:
             limits = torch.from_numpy(lengths[rows] + decode.longer)
             batch = Batch(x, mask, prompt).to(model.device)
             # requests are numbered by their place in the input, so that batching changes no draw
-            found = search(model.body, batch, config.end, limits, decode, requests=rows)
+            found = search(model.body, batch, config.end, limits, decode, requests=rows, banned=banned)
             for i, options in zip(rows, found, strict=True):
                 answers[i] = self._say(text, options)
         return answers
