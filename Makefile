@@ -17,7 +17,7 @@ check: .venv/ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# torch first and alone: a range asked for by another package could bring a build with gigabytes of CUDA libraries
+# torch first and alone, at the tested version: a range asked for by another package could bring a newer, larger build
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip

@@ -37,7 +37,6 @@ from regard.errors import RegardError, RunError
 from regard.learn.loop import Step, loop
 from regard.learn.optimiser import Average, make_optimiser, rate_at
 from regard.learn.settings import Train
-from regard.model import with_decode
 from regard.systems.transformer import PRESETS, Config
 from regard.tasks.translate import Translate
 from regard.waists import IGNORE, Batch
@@ -260,8 +259,8 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(few: Path, t
     assert code == 130 and "Traceback" not in err and "stopped and saved after step" in err
     saved = int(checkpoints(run)[-1].removeprefix("step-"))
     command = shlex.split(err.strip().splitlines()[-1])
-    assert command[:2] == ["regard", "train"] and str(run) in command and "--resume" in command
-    code, out, err = interrupted(command, run, saved, signal.SIGTERM)
+    assert command[:4] == ["python", "-m", "regard", "train"] and str(run) in command and "--resume" in command
+    code, out, err = interrupted(command[2:], run, saved, signal.SIGTERM)
     assert f"going on after step {saved:,}" in out
     assert code == 143 and shlex.split(err.strip().splitlines()[-1]) == command
     assert int(checkpoints(run)[-1].removeprefix("step-")) > saved
@@ -388,7 +387,9 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_folder(
 
 
 def test_fine_tuning_keeps_how_the_model_decodes(trained: Trained, few: Path, tmp_path: Path) -> None:
-    with_decode(regard.load(trained.path), Decode(beam=3, longer=7)).save(tmp_path / "three")
+    model = regard.load(trained.path)
+    model.identity = replace(model.identity, decode=Decode(beam=3, longer=7))
+    model.save(tmp_path / "three")
     train_tiny(few, tmp_path / "fine", "train.steps=1", "data.share=0.1", model=str(tmp_path / "three"), tiny=False)
     assert facts(tmp_path / "fine")["decode"]["beam"] == 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from regard.errors import DataError, Interrupted, RegardError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.model import Model
+    from regard.waists import Answer
 
 app = typer.Typer(
     name="regard", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -133,7 +134,7 @@ def run(
 ) -> None:
     """Answer texts, lines of files, or standard input, in their order."""
     from regard.config import override
-    from regard.model import load, with_decode
+    from regard.model import load
     from regard.runs.settings import gather
     from regard.runs.training import pick_device
 
@@ -142,12 +143,15 @@ def run(
     if said.keys() - {"decode"}:
         raise RegardError(f"'regard run' takes settings of decode only, not of {', '.join(said.keys() - {'decode'})}.")
     decode = override(model.identity.decode, said.get("decode", {}), "decode.")
-    for chunk in chunks(texts(inputs or [])):
-        answer_chunk(with_decode(model, decode), chunk, json)
+    alone = not inputs and sys.stdin.isatty()
+    done = 0
+    for chunk in chunks(texts(inputs or []), 1 if alone else CHUNK):
+        answer_chunk(chunk, model.task.answer(model, chunk, decode, done), json)
+        done += len(chunk)
 
 
-def answer_chunk(model: Model, chunk: list[str], json: bool) -> None:
-    for text, answer in zip(chunk, model.answer(chunk), strict=True):
+def answer_chunk(chunk: list[str], answers: list[Answer], json: bool) -> None:
+    for text, answer in zip(chunk, answers, strict=True):
         if json:
             row = {
                 "input": text,
@@ -258,15 +262,14 @@ def texts(inputs: Sequence[str]) -> Iterator[str]:
                 raise DataError("is not UTF-8.", "standard input", number, "Convert it with iconv.") from error
             yield line.rstrip("\r\n")
     for text in inputs:
-        if len(text) < 4096 and (Path(text).is_file() or FILE_NAME.fullmatch(text)):
+        if len(text) < 4096 and (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
             yield from (line for _, line in lines(text))
         else:
             yield text
 
 
-def chunks(lines: Iterator[str]) -> Iterator[list[str]]:
+def chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     """Many lines at a time from a file or a pipe; one at a time from a person."""
-    size = 1 if sys.stdin.isatty() else CHUNK
     chunk: list[str] = []
     for line in lines:
         chunk.append(line)

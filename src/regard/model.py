@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
@@ -120,6 +120,11 @@ class Model(nn.Module):
         own = {"system": self.identity.system.name, "task": self.task.name, "model": as_dict(self.config)}
         write_json(folder / OWN_FILE, {**own, "decode": as_dict(self.identity.decode), **(facts or {})})
         return folder
+
+
+def is_folder(name: str) -> bool:
+    """Whether a name means a folder rather than a preset: it is there, or is written as a path."""
+    return Path(name).is_dir() or os.sep in name
 
 
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **changes: Any) -> Model:
@@ -247,8 +252,3 @@ def write_json(path: Path, value: Any) -> None:
     aside = path.with_name(f".{path.name}.writing")
     aside.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(aside, path)
-
-
-def with_decode(model: Model, decode: Decode) -> Model:
-    model.identity = replace(model.identity, decode=decode)
-    return model

@@ -225,7 +225,10 @@ def read_file(path: Path) -> Tensors:
 
 def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
+    try:
+        save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
+    except SafetensorError as error:
+        raise WeightsError(f"{path}: cannot be written ({error}).") from error
     mask = os.umask(0)  # the library makes the file readable by its owner alone; it is as readable as the others
     os.umask(mask)
     path.chmod(0o666 & ~mask)

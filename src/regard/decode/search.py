@@ -115,7 +115,8 @@ def _single(
         if settings.sample:
             drawn = chances(settings.seed, asked[owners], owners % copies, np.full(len(owners), position))
             chosen = narrow(logs, settings.temperature, settings.top_k, settings.top_p)
-            last = draw(chosen, drawn.to(logs.device))
+            place = "cpu" if logs.device.type == "mps" else logs.device  # it draws in float64, which MPS has not
+            last = draw(chosen.to(place), drawn.to(place)).to(logs.device)
         else:
             last = logs.argmax(-1)
         tokens, values = last.tolist(), logs.gather(-1, last[:, None])[:, 0].tolist()
@@ -265,6 +266,8 @@ class Beams:
             ended = bool(path) and path[-1] == self.end
             logs = tuple(self.done_logs[row, beam, :length].tolist())
             found.append(Found(tuple(path[: length - ended]), score, logs, ended))
+        if not found:
+            _refuse_nan(float("nan"))  # only NaN leaves nothing to compare
         return found
 
 

@@ -35,16 +35,20 @@ def explain_translation(model: Model, source: str, target: str | None = None) ->
     if not source.strip():
         raise RegardError("there is nothing to explain: the input is empty.")
     text, config = model.text_or_refuse(), model.config
-    answered = str(model.answer(source).value) if target is None else target
-    said = text.encode([answered])[0]
-    x = torch.tensor([[*text.encode([source])[0], config.end]], device=model.device)
+    answer = model.answer(source, best=1) if target is None else None
+    answered = target if answer is None else str(answer.value)
+    # the tokens that were said, which need not be those that the text would be split into
+    said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["ids"])
+    x = torch.tensor(model.task.source_ids(text, [source], config), device=model.device)
     read = torch.tensor([[config.start, *said]], device=model.device)
     training = model.training
     model.eval()
-    with torch.no_grad(), watch(model) as seen:
-        states = model.body(Batch(x, target=read))
-        logs = torch.log_softmax(model.body.read(states.sequence).float(), -1)[0]
-    model.train(training)
+    try:
+        with torch.no_grad(), watch(model) as seen:
+            states = model.body(Batch(x, target=read))
+            logs = torch.log_softmax(model.body.read(states.sequence).float(), -1)[0]
+    finally:
+        model.train(training)
     says = [*said, config.end]
     sure = logs[torch.arange(len(says)), torch.tensor(says)].exp().tolist()
     keys, queries = text.pieces(x[0].tolist()), text.pieces(says)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class Text:
         self.backend = backend
         self.backend.no_padding()
         self.backend.no_truncation()  # nothing is ever truncated silently
+        self.backend.encode_special_tokens = True  # "</s>" in a person's text is text, and ends nothing
 
     @classmethod
     def train(cls, texts: Iterable[str], vocabulary: int) -> Text:
@@ -50,7 +52,9 @@ class Text:
             raise DataError(f"cannot be read as a tokenizer.json ({error}).", path) from error
 
     def save(self, path: Path) -> None:
-        self.backend.save(str(path))
+        aside = path.with_name(f".{path.name}.writing")
+        self.backend.save(str(aside))
+        os.replace(aside, path)
 
     @property
     def size(self) -> int:

@@ -49,7 +49,7 @@ class Watchman:
         if grain >= 0:
             step, part = divmod(grain, accumulate)
             raise RunError(
-                f"the loss is not a finite number at step {step + 1}, grain {part + 1} of {accumulate}. "
+                f"the loss or its gradient is not a finite number at step {step + 1}, grain {part + 1} of {accumulate}. "
                 "Training stops; no checkpoint was written after that. A lower train.rate, a longer train.warmup or "
                 "train.clip=1 usually helps."
             )
@@ -84,6 +84,8 @@ def loop(
             if watchman is not None:
                 watchman.note(grain_loss.detach(), grain)
         norm = _scale_gradients(parameters, count, settings.clip)
+        if watchman is not None:
+            watchman.note(norm, grain)
         rate = rate_at(number, settings)
         for group in optimiser.param_groups:
             group["lr"] = rate

@@ -41,10 +41,11 @@ def save_state(
 ) -> Path:
     """Write `folder/step-N` and remove all but the newest `keep` that are older."""
     final = folder / f"step-{step:08d}"
-    aside = folder / f".writing-{step:08d}"
+    aside, replaced = folder / f".writing-{step:08d}", folder / f".replaced-{step:08d}"
     flat = {f"{group}:{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
     _check_space(folder, sum(t.numel() * t.element_size() for t in flat.values()))
-    shutil.rmtree(aside, ignore_errors=True)
+    for left in (*folder.glob(".writing-*"), *folder.glob(".replaced-*")):
+        shutil.rmtree(left, ignore_errors=True)  # of a save that was cut off
     aside.mkdir(parents=True)
     try:
         write_file(aside / "state.safetensors", flat)
@@ -52,16 +53,18 @@ def save_state(
         (aside / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         for name in ("state.safetensors", "state.json"):
             flush(aside / name)
-    except OSError as error:
+    except (OSError, WeightsError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise RunError(
             f"{final}: the checkpoint could not be written ({error}). Earlier ones are untouched."
         ) from error
-    if final.exists():
-        shutil.rmtree(final)
+    if final.exists():  # there is a whole one at every moment
+        final.rename(replaced)
     aside.rename(final)
     flush(folder)
-    for old in sorted(folder.glob("step-*"))[:-keep]:
+    shutil.rmtree(replaced, ignore_errors=True)
+    # a later one can only be damaged: it was passed over, and must not count among those that are kept
+    for old in [path for path in sorted(folder.glob("step-*")) if path.name <= final.name][:-keep]:
         shutil.rmtree(old)
     return final
 

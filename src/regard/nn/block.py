@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.nn.attention import Attention
-from regard.nn.memory import LayerMemory
+from regard.nn.memory import Frozen, LayerMemory
 from regard.nn.rules import Rule
 
 Norm = Literal["pre", "post"]
@@ -77,6 +77,11 @@ class Block(nn.Module):
             x = self.cross(x, context, rule=context_rule, memory=None if memory is None else memory.cross)
         return self.feed(x)
 
+    def regarded(self, context: Float[Tensor, "B K C"]) -> Frozen:
+        """Keys and values of the context, made once for all steps of a decoding."""
+        attention: Any = self.cross.inner
+        return Frozen(attention.keys(context))
+
 
 class Stack(nn.Module):
     """Blocks one after another, with a last norm where the system has one."""
@@ -99,6 +104,10 @@ class Stack(nn.Module):
             if number in taps:
                 tapped.append(x)
         return self.norm(x), tuple(tapped)
+
+    def regarded(self, context: Float[Tensor, "B K C"]) -> list[Frozen]:
+        blocks: Any = self.blocks
+        return [block.regarded(context) for block in blocks]
 
 
 def vaswani_block(

@@ -5,6 +5,7 @@ The kernel is chosen by the form of the rule, the device and the dtype, never by
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -90,12 +91,13 @@ def plain(
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:
     if isinstance(rule, Causal) and at is None and q.shape[-2] == k.shape[-2]:
-        with sdpa_kernel(FUSED):
+        with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
             return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
     mask = allowed(q, k, rule, at)
-    with sdpa_kernel(FUSED):
+    with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-    if mask is not None and out.is_cuda:  # some CUDA kernels give an empty row the mean of all values; the CPU's give 0
+    # the CPU's kernel gives an empty row 0, some of CUDA's the mean of all values
+    if mask is not None and out.device.type != "cpu":
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     return out
 

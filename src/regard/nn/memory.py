@@ -101,7 +101,6 @@ class DecoderState:
     layers: list[LayerMemory]
     at: Tensor
     """(B,) the position of the next token of each row"""
-    context: Tensor | None = None
     context_mask: Tensor | None = None
 
     def reorder(self, rows: Tensor) -> None:
@@ -115,7 +114,5 @@ class DecoderState:
         self.reorder(rows)
         for layer in self.layers:
             layer.cross.select(rows)
-        if self.context is not None:
-            self.context = self.context.index_select(0, rows)
         if self.context_mask is not None:
             self.context_mask = self.context_mask.index_select(0, rows)

@@ -78,6 +78,12 @@ class Real(Rule):
 
     tokens: Tensor
 
+    def __post_init__(self) -> None:
+        if (self.tokens.dtype == torch.bool) != (self.tokens.ndim == 2) or self.tokens.is_floating_point():
+            raise ValueError(
+                f"a mask is marks (B, L) of dtype bool or lengths (B,), not {self.tokens.dtype} {tuple(self.tokens.shape)}"
+            )
+
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return k < self.tokens[b] if self.tokens.ndim == 1 else self.tokens[b, k]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import override
-from regard.errors import RunError
+from regard.data.split import fingerprint
+from regard.errors import RunError, SettingError
 from regard.model import load, read_identity
 from regard.runs.order import Sources
 from regard.runs.prepare import Say, read_samples, split_samples
@@ -36,6 +37,9 @@ def evaluate(
     folder = Path(folder)
     _, own = read_identity(folder)
     said = gather(settings)
+    for named in (f"{group}.{key}" for group, values in said.items() for key in values):
+        if not named.startswith("decode.") and named != "data.tokenized":
+            raise SettingError(f"{named} cannot be set here: evaluation takes decode.* and data.tokenized.")
     made = resolve(own.get("settings", {"decode": own.get("decode", {})}), said)
     model = load(folder, device=pick_device(device))
     decode = override(model.identity.decode, said.get("decode", {}), "decode.")
@@ -43,6 +47,8 @@ def evaluate(
         samples = read_samples(model.task, data, columns or own.get("sources", {}).get("columns", {}), say)
     elif "sources" in own:
         samples = split_samples(model.task, Sources.from_dict(own["sources"]), made, say)[1]
+        if fingerprint(model.task.texts(samples)) != own["found"]["valid_fingerprint"]:
+            raise RunError(f"{folder}: its validation data is not what it was in training. Name files with --data.")
     else:
         raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
     say(f"  {len(samples):,} pairs")

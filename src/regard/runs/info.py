@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import as_dict, describe
 from regard.errors import UnknownName
-from regard.model import Model, build, load
+from regard.model import Model, build, is_folder, load
 from regard.runs.settings import GROUPS
 from regard.systems import SYSTEMS
 from regard.tasks import TASKS
@@ -42,7 +41,7 @@ class Info:
 
 def info(name: str) -> Info:
     """Of a preset (built without memory) or a folder."""
-    model = load(name) if Path(name).is_dir() or "/" in name else build(name, device="meta")
+    model = load(name) if is_folder(name) else build(name, device="meta")
     layers = [_layer(path, module) for path, module in model.body.named_modules() if _owns(module)]
     count = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())

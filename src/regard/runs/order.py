@@ -13,7 +13,7 @@ from regard.data.pairs import absolute
 from regard.decode.settings import Decode
 from regard.errors import RunError, SettingError
 from regard.inputs.text import Text
-from regard.model import Identity, Model, load
+from regard.model import Identity, Model, is_folder, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, differences, resolve
 from regard.systems import SYSTEMS, find_preset, find_system
@@ -66,9 +66,12 @@ def new_order(asked: Asked) -> Order:
     if not asked.sources.data:
         raise SettingError("there is no data. Name files with --data.")
     name = asked.model or DEFAULT_MODEL[asked.task.name]
-    if Path(name).is_dir() or "/" in name:
+    if is_folder(name):
         name = os.path.abspath(name)
-        loaded = load(name)
+        loaded = load(name, task=asked.task.name)
+        for key in ("tokenizer", "vocabulary"):
+            if key in asked.said.get("data", {}):
+                raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
         settings = resolve({"decode": as_dict(loaded.identity.decode)}, asked.said)
         return _order(loaded.identity, loaded.text_or_refuse(), settings, asked.sources, name, Path(name))
     system, preset = find_preset(name)
@@ -91,15 +94,17 @@ def _order(
 def old_order(asked: Asked, folder: RunFolder) -> Order:
     """What the run was started with. Anything said now that differs from it is refused by name."""
     old = folder.facts()
+    if not {"sources", "settings", "preset", "found"} <= old.keys():
+        raise RunError(f"{folder.path}: is a saved model, not a run that can go on. Start from it with --model.")
     kept = Sources.from_dict(old["sources"])
     system = find_system(old["system"])
     settings = resolve(old["settings"], asked.said)
     config = from_dict(system.config, old["model"], "model.")
     changes = override(config, settings.model, "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
-    changed = differences(old["settings"], settings.as_dict())
+    changed = differences(resolve(old["settings"], {}).as_dict(), settings.as_dict())
     changed += [f"task: {old['task']} -> {asked.task.name}"] * (old["task"] != asked.task.name)
-    named = os.path.abspath(asked.model) if asked.model and "/" in asked.model else asked.model
+    named = os.path.abspath(asked.model) if asked.model and is_folder(asked.model) else asked.model
     changed += [f"model: {old['preset']} -> {named}"] * (named not in (None, old["preset"]))
     for name in ("data", "valid", "columns"):
         now, before = getattr(asked.sources, name), getattr(kept, name)
@@ -110,7 +115,7 @@ def old_order(asked: Asked, folder: RunFolder) -> Order:
         )
     decode = from_dict(Decode, old["decode"], "decode.")
     identity = Identity(system, config, asked.task, decode, str(old["preset"]))
-    start = Path(old["preset"]) if "/" in old["preset"] else None
+    start = Path(old["preset"]) if is_folder(old["preset"]) else None
     return Order(identity, Text.load(folder.path), settings, kept, str(old["preset"]), start)
 
 

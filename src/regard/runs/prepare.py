@@ -51,8 +51,10 @@ def split_samples(task: Task, sources: Sources, settings: Settings, say: Say) ->
 def prepare(order: Order, say: Say) -> Prepared:
     task, settings = order.identity.task, order.settings
     train, valid = split_samples(task, order.sources, settings, say)
-    text = make_text(task, train, settings, say) if order.text is None else order.text
-    config = task.fit(order.identity.config, text)
+    text, config = order.text, order.identity.config  # a folder's tokenizer and config belong together already
+    if text is None:
+        text = make_text(task, train, settings, say)
+        config = task.fit(config, text)
     encoded = {
         name: _encode(task, samples, text, config, settings, name, say)
         for name, samples in (("training", train), ("validation", valid))

@@ -89,7 +89,7 @@ class Training:
         self.watchman = Watchman(model.device)
         self.best: dict[str, Any] = {}
         self.pending: list[float] = []
-        self.stop_signal = 0
+        self.stop_signal = self.saved = 0
 
     def begin(self) -> Model:
         try:
@@ -191,12 +191,15 @@ class Training:
                 file.write(f"  {sample.source}\n  → {answer.value}\n  = {sample.target}\n\n")
 
     def _save(self, step: int) -> None:
+        if self.saved == step:
+            return
         groups = {"model": self.model.body.state_dict(), "optimiser": optimiser_tensors(self.model, self.optimiser)}
         if self.average is not None:
             groups["average"] = self.average.tensors
         pending = [float(loss) for loss in self.window.losses]
         facts = {"best": self.best, "pending": pending, "torch": torch.__version__, "regard": __version__}
         save_state(self.folder.checkpoints, step, groups, facts, self.config.keep)
+        self.saved = step
 
     def _finish(self) -> Model:
         self.folder.close()
@@ -252,6 +255,8 @@ class Training:
         """SIGINT and SIGTERM are noted and obeyed after the step; outside of the main thread they are not ours."""
 
         def note(number: int, _: FrameType | None) -> None:
+            if self.stop_signal:  # asked a second time: at once, and what was saved before stays
+                raise KeyboardInterrupt
             self.stop_signal = number
 
         try:

@@ -133,6 +133,8 @@ class Transformer(nn.Module):
         """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
         if batch.target is None:
             raise ValueError("the decoder needs a target to read")
+        if (batch.offsets is None) != (batch.target_offsets is None):
+            raise ValueError("a packed batch is packed on both sides")
         context, tapped = self.encode(batch, taps)
         S, T = batch.x.shape[1], batch.target.shape[1]
         real = None if batch.target_mask is None else Real(batch.target_mask)
@@ -154,10 +156,16 @@ class Transformer(nn.Module):
         With `room`, memory is made for that many positions at once and keeps its shape."""
         if batch.target is None:
             raise ValueError("generation needs a prompt to start from")
+        if batch.offsets is not None or batch.target_mask is not None:
+            raise ValueError("generation starts from padded sources and prompts of one length")
         context, _ = self.encode(batch)
-        layers = [LayerMemory(Growing() if room is None else Fixed(room)) for _ in self.decoder.blocks]
+        layers = [
+            # keys and values of the source are made here, once, before beams multiply the rows
+            LayerMemory(Growing() if room is None else Fixed(room), regarded)
+            for regarded in self.decoder.regarded(context)
+        ]
         at = torch.zeros(len(context), dtype=torch.long, device=context.device)
-        state = DecoderState(layers, at, context, batch.mask)
+        state = DecoderState(layers, at, batch.mask)
         if batch.target.shape[1] > 1:
             self.advance(batch.target[:, :-1], state)
         return state
@@ -174,7 +182,6 @@ class Transformer(nn.Module):
         context_rule = None if state.context_mask is None else Real(state.context_mask)
         x, _ = self.decoder(
             self.embed(ids, where),
-            state.context,
             rule=rule,
             context_rule=context_rule,
             memory=state.layers,

@@ -15,6 +15,7 @@ from regard.data.plan import Plan
 from regard.data.settings import Data
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
+from regard.errors import DataError
 from regard.inputs.rows import pack, pad
 from regard.inputs.text import END, PAD, START, Text
 from regard.nn.loss import cross_entropy
@@ -59,7 +60,10 @@ class Translate:
     def fit(self, config: Any, text: Text) -> Any:
         """The system's config with the tokenizer's vocabulary and special tokens."""
         ids = {"pad": text.id_of(PAD), "start": text.id_of(START), "end": text.id_of(END)}
-        return replace(config, vocabulary=text.size, **{name: i for name, i in ids.items() if i is not None})
+        missing = [token for token in (PAD, START, END) if text.id_of(token) is None]
+        if missing:
+            raise DataError(f"the tokenizer has no {', '.join(missing)}: a translation needs them to begin and to end.")
+        return replace(config, vocabulary=text.size, **ids)
 
     def encode(self, samples: Sequence[Pair], text: Text, config: Any, longest: int) -> Encoded:
         source = text.encode([sample.source for sample in samples])
@@ -85,6 +89,10 @@ class Translate:
         # the target needs no mask: padding stands at its end, where the causal rule hides it
         return Batch(x, lengths, pad(reads, config.pad)[0], labels=pad(says, IGNORE)[0])
 
+    def source_ids(self, text: Text, inputs: Sequence[str], config: Any) -> list[list[int]]:
+        """What the encoder reads: the text without blanks around it, as in training, and the end."""
+        return [[*row, config.end] for row in text.encode([item.strip() for item in inputs])]
+
     def loss(self, model: Model, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         assert batch.labels is not None
         return cross_entropy(model.body.read(model.body(batch).sequence), batch.labels, smoothing)
@@ -95,20 +103,22 @@ class Translate:
         source = batch.x.numel() if batch.mask is None else int(batch.mask.sum())
         return source + int((batch.labels != IGNORE).sum())
 
-    def answer(self, model: Model, inputs: Sequence[str], decode: Decode, budget: int = 4096) -> list[Answer]:
-        """In the order of the inputs; longer ones are searched together with their like."""
+    def answer(
+        self, model: Model, inputs: Sequence[str], decode: Decode, first: int = 0, budget: int = 8192
+    ) -> list[Answer]:
+        """In the order of the inputs; longer ones are searched together with their like.
+
+        Inputs are numbered from `first` for their random streams; `budget` bounds the tokens searched at once."""
         text, config = model.text_or_refuse(), model.config
-        ids = [
-            np.append(np.array(row, dtype=np.int64), config.end)
-            for row in text.encode([item.strip() for item in inputs])
-        ]
+        ids = [np.array(row) for row in self.source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
         answers = [self._say(text, [Found((), 0.0, (), True)])] * len(inputs)
         asked = np.flatnonzero(lengths > 1)
         banned = () if config.pad == config.end else (config.pad,)  # padding is never said, as published models have it
         if not len(asked):
             return answers
-        plan = Plan(lengths[asked] * decode.beam, max(budget * decode.beam, int(lengths.max()) * decode.beam), seed=0)
+        costs = lengths[asked] * max(decode.beam, decode.best)
+        plan = Plan(costs, max(budget, int(costs.max())), seed=0)
         for chosen in plan.sequential():
             rows = asked[chosen]
             x, mask = pad([ids[i] for i in rows], config.pad)
@@ -116,7 +126,7 @@ class Translate:
             limits = torch.from_numpy(lengths[rows] + decode.longer)
             batch = Batch(x, mask, prompt).to(model.device)
             # requests are numbered by their place in the input, so that batching changes no draw
-            found = search(model.body, batch, config.end, limits, decode, requests=rows, banned=banned)
+            found = search(model.body, batch, config.end, limits, decode, requests=first + rows, banned=banned)
             for i, options in zip(rows, found, strict=True):
                 answers[i] = self._say(text, options)
         return answers
@@ -125,6 +135,7 @@ class Translate:
         values = text.decode([option.tokens for option in options])
         best = options[0]
         extra = {
+            "ids": list(best.tokens),
             "ended": best.ended,
             "log_probabilities": [round(value, 6) for value in best.logs],
             "alternatives": [

@@ -1,0 +1,145 @@
+"""What a careful reader found once, held for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from conftest import Trained
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.errors import DataError, RegardError, RunError, SettingError
+from regard.inputs.text import Text
+from regard.learn.loop import Watchman
+from regard.learn.state import newest_state, save_state
+from regard.nn.rules import Real
+from regard.runs.evaluating import evaluate
+from regard.runs.training import train
+from regard.tasks import TASKS
+from regard.waists import Batch
+from tiny import tiny
+
+GROUPS = {"model": {"w": torch.ones(3)}}
+
+
+def damage(folder: Path) -> None:
+    file = folder / "state.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def test_damaged_checkpoints_do_not_count_among_those_that_are_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save_state(tmp_path, step, GROUPS, {}, keep=9)
+    damage(tmp_path / "step-00000002")
+    damage(tmp_path / "step-00000003")
+    save_state(tmp_path, 1, GROUPS, {}, keep=1)
+    saved, problems = newest_state(tmp_path)
+    assert saved is not None and saved.step == 1 and len(problems) == 2
+
+
+def test_a_save_that_was_cut_off_leaves_nothing_behind_after_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".writing-00000001").mkdir()
+    save_state(tmp_path, 2, GROUPS, {}, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_and_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors import SafetensorError
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    save_state(tmp_path, 1, GROUPS, {}, keep=2)
+    monkeypatch.setattr("regard.weights.save_file", full)
+    with pytest.raises(RunError, match="No space left"):
+        save_state(tmp_path, 2, GROUPS, {}, keep=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_gradient_that_is_no_number_is_noticed_too() -> None:
+    watchman = Watchman(torch.device("cpu"))
+    watchman.note(torch.tensor(1.0), 6)
+    watchman.note(torch.tensor(float("inf")), 7)
+    watchman.note(torch.tensor(float("nan")), 8)
+    with pytest.raises(RunError, match=r"step 4, grain 2 of 2"):
+        watchman.check(2)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(2, 3).long(), torch.ones(2).bool(), torch.ones(2)])
+def test_a_mask_of_another_kind_is_refused_and_not_read_as_something_else(mask: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="a mask is marks"):
+        Real(mask)
+
+
+def test_special_tokens_in_a_text_are_text() -> None:
+    text = Text.train(["a </s> b <pad> c"] * 3, 300)
+    ids = text.encode(["a </s> b"])[0]
+    assert text.id_of("</s>") not in ids and text.decode([ids]) == ["a </s> b"]
+
+
+def test_a_tokenizer_without_an_end_is_refused() -> None:
+    from tokenizers import Tokenizer, models
+
+    bare = Text(Tokenizer(models.BPE({"a": 0, "b": 1}, [])))
+    with pytest.raises(DataError, match=r"<pad>, <s>, </s>"):
+        TASKS["translate"].fit(tiny("transformer").config, bare)
+
+
+def test_logits_that_are_no_numbers_are_told_by_every_search() -> None:
+    model = tiny("transformer")
+    with torch.no_grad():
+        model.body.tokens.table.weight.fill_(float("nan"))
+    batch = Batch(torch.tensor([[3, 2]]), target=torch.tensor([[1]]))
+    for settings in (Decode(), Decode(beam=3), Decode(sample=True)):
+        with pytest.raises(RegardError, match="NaN"):
+            search(model.body, batch, 2, torch.tensor([4]), settings)
+
+
+def test_padding_is_never_said(trained: Trained) -> None:
+    model = regard.load(trained.path)
+    table = model.body.tokens.table.weight
+    with torch.no_grad():
+        table[model.config.pad] = 50 * table[3:].mean(0)
+    for settings in ({"beam": 1}, {"beam": 3}, {"sample": True, "beam": 1}):
+        assert model.config.pad not in model.answer("the cat danced", longer=3, **settings).extra["ids"]
+
+
+def test_draws_go_on_where_the_last_chunk_ended(trained: Trained) -> None:
+    model = regard.load(trained.path)
+    texts, settings = ["the cat danced"] * 6, Decode(sample=True, longer=8, seed=3)
+    task = model.task
+    whole = [answer.value for answer in task.answer(model, texts, settings)]
+    parts = [answer.value for first in (0, 2, 4) for answer in task.answer(model, texts[:2], settings, first)]
+    assert parts == whole and len(set(whole)) > 1
+
+
+def test_a_saved_model_is_no_run_to_resume(tmp_path: Path) -> None:
+    tiny("transformer").save(tmp_path)
+    with pytest.raises(RunError, match="not a run that can go on"):
+        train("translate", out=tmp_path, resume=True)
+
+
+def test_a_folder_brings_its_own_tokenizer(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"data\.vocabulary cannot be set here"):
+        train("translate", ["x.tsv"], model=str(trained.path), out=tmp_path / "new", settings=["data.vocabulary=300"])
+
+
+def test_evaluation_takes_only_what_it_can_use(trained: Trained) -> None:
+    with pytest.raises(SettingError, match=r"data\.share cannot be set here"):
+        evaluate(trained.path, settings=["data.share=0.5"])
+
+
+def test_one_packed_side_is_refused(rows: int = 4) -> None:
+    model, task = tiny("transformer"), TASKS["translate"]
+    samples = [np.array([3, 4, 2])] * rows
+    from regard.tasks.translate import Encoded
+
+    packed = task.collate(Encoded([], samples, samples, []), range(rows), model.config, packed=True)
+    with pytest.raises(ValueError, match="packed on both sides"):
+        model.body(Batch(packed.x, target=packed.target, offsets=packed.offsets))
