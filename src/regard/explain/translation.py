@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
@@ -11,10 +9,8 @@ from regard.draw.maps import AttentionMap
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.nn.watch import watch
+from regard.tasks.asked import Asked
 from regard.waists import Batch, Seen
-
-if TYPE_CHECKING:
-    from regard.model import Model
 
 TITLES = {
     "cross": "What each word of the translation looked at in the source",
@@ -28,7 +24,7 @@ PLACES = {
 }
 
 
-def explain_translation(model: Model, source: str, target: str | None = None) -> Explanation:
+def explain_translation(model: Asked, source: str, target: str | None = None) -> Explanation:
     """Translate (unless `target` is given), then read source and translation once more with all attentions watched.
 
     A row of the cross map is the moment at which that word is said: the decoder has read all before it."""
@@ -44,7 +40,7 @@ def explain_translation(model: Model, source: str, target: str | None = None) ->
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), watch(model) as seen:
+        with torch.no_grad(), watch(model.body) as seen:
             states = model.body(Batch(x, target=read))
             logs = torch.log_softmax(model.body.read(states.sequence).float(), -1)[0]
     finally:

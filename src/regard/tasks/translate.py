@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from regard.errors import DataError
 from regard.inputs.rows import pack, pad
 from regard.inputs.text import END, PAD, START, Text
 from regard.nn.loss import cross_entropy
+from regard.tasks.asked import Asked
 from regard.waists import IGNORE, Answer, Batch
-
-if TYPE_CHECKING:
-    from regard.model import Model
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Translate:
         """What the encoder reads: the text without blanks around it, as in training, and the end."""
         return [[*row, config.end] for row in text.encode([item.strip() for item in inputs])]
 
-    def loss(self, model: Model, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def loss(self, model: Asked, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         assert batch.labels is not None
         return cross_entropy(model.body.read(model.body(batch).sequence), batch.labels, smoothing)
 
@@ -104,7 +102,7 @@ class Translate:
         return source + int((batch.labels != IGNORE).sum())
 
     def answer(
-        self, model: Model, inputs: Sequence[str], decode: Decode, first: int = 0, budget: int = 8192
+        self, model: Asked, inputs: Sequence[str], decode: Decode, first: int = 0, budget: int = 8192
     ) -> list[Answer]:
         """In the order of the inputs; longer ones are searched together with their like.
 
@@ -146,7 +144,7 @@ class Translate:
         return Answer(values[0], tuple(option.score for option in options), tuple(pieces), extra)
 
     def score(
-        self, model: Model, samples: Sequence[Pair], decode: Decode, data: Data
+        self, model: Asked, samples: Sequence[Pair], decode: Decode, data: Data
     ) -> tuple[dict[str, float | str], list[Answer]]:
         """BLEU and chrF by sacreBLEU, with its signature, and the share of exact matches."""
         from sacrebleu.metrics.bleu import BLEU
