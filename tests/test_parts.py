@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from oracle import grads, near, noise, noisy
 from regard.nn.attention import Attention
 from regard.nn.block import Feed, Residual, Stack, Tokens, vaswani_block
 from regard.nn.loss import cross_entropy
@@ -19,29 +20,6 @@ from regard.nn.position import Learned, Sinusoid
 from regard.nn.rules import Causal, Real
 from regard.nn.watch import attention_names, watch
 from regard.waists import IGNORE, Look, Seen
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def noisy(module: nn.Module, seed: int = 1) -> Any:
-    """All parameters overwritten: what starts as 0 or 1 hides mistakes."""
-    module = module.double()
-    with torch.no_grad():
-        for number, parameter in enumerate(module.parameters()):
-            parameter.copy_(noise(*parameter.shape, seed=100 * seed + number) * 0.5)
-    return module
-
-
-def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:
-    assert ours.shape == right.shape and ours.isfinite().all()
-    gap, size = (ours - right).detach().abs().max(), right.detach().abs().max()
-    assert gap <= tolerance * size, f"they differ by {gap:.3g} of {size:.3g}"
-
-
-def grads(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
-    return list(torch.autograd.grad((out * noise(*out.shape, seed=77)).sum(), wanted, retain_graph=True))
 
 
 def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> None:

@@ -237,6 +237,11 @@ class Training:
             f"steps {done:,} to {self.config.steps:,}, {len(self.plan.epoch(0)):,} grains an epoch, "
             f"{100 * self.plan.padding():.1f} % padding"
         )
+        if self.config.warmup >= self.config.steps:
+            self._say(
+                f"  train.warmup={self.config.warmup:,} is not over before train.steps={self.config.steps:,}: the rate never "
+                f"reaches train.rate={self.config.rate:g}. For a short run set train.warmup={max(self.config.steps // 10, 1)}."
+            )
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
