@@ -15,6 +15,10 @@ SPECIAL = (PAD, START, END)
 """The first three ids of every tokenizer that is trained here."""
 
 
+CHUNK = 10_000
+"""Texts that are encoded at once."""
+
+
 class Text:
     """A tokenizer with the few calls that tasks need. It adds no special tokens: tasks say where those belong."""
 
@@ -64,7 +68,13 @@ class Text:
         return self.backend.token_to_id(token)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [item.ids for item in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        ids: list[list[int]] = []
+        for first in range(
+            0, len(texts), CHUNK
+        ):  # the library's own records of a text are many times larger than its ids
+            part = list(texts[first : first + CHUNK])
+            ids += [item.ids for item in self.backend.encode_batch_fast(part, add_special_tokens=False)]
+        return ids
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return self.backend.decode_batch([list(row) for row in ids], skip_special_tokens=True)
