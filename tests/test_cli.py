@@ -236,7 +236,9 @@ def test_json_of_a_blank_line_has_the_same_keys(cli: Cli, trained: Trained) -> N
 
 def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     words = ("run", trained.path, pairs[0][0], pairs[1][0], "--set", "decode.beam=3", "decode.best=2")
-    lines = [line.split("\t") for line in cli(*words).out.splitlines()]
+    printed = cli(*words).out.splitlines()
+    assert printed[0] == pairs[0][0] and printed[3] == pairs[1][0]  # each input above its answers
+    lines = [line.split("\t") for line in printed if "\t" in line]
     rows = [json.loads(line) for line in cli(*words, "--json").out.splitlines()]
     options = [option for row in rows for option in row["alternatives"]]
     assert [value for _, value in lines] == [option["value"] for option in options] and len(options) == 4
@@ -322,8 +324,8 @@ WRONG = {
     "preset": (f"{TRAIN} --model transformer-tinny", "'transformer-tinny'", "'transformer-tiny'"),
     "folder to start from": (f"{TRAIN} --model norun", "norun", "no run"),
     "missing folder to start from": (f"{TRAIN} --model ./nowhere", "nowhere", "folder"),
-    "setting": (f"{TRAIN} --set train.step=3", "'train.step'", "'steps'"),
-    "model setting": (f"{TRAIN} --set model.widht=3", "model.widht", "'width'"),
+    "setting": (f"{TRAIN} --set train.step=3", "'train.step'", "'train.steps'"),
+    "model setting": (f"{TRAIN} --set model.widht=3", "model.widht", "'model.width'"),
     "group": (f"{TRAIN} --set trian.steps=3", "'trian'", "'train'"),
     "no group": (f"{TRAIN} --set steps=3", "steps=3", "train.steps"),
     "type": (f"{TRAIN} --set train.steps=some", "train.steps", "'some'"),

@@ -107,7 +107,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(kind: type[Any]) -
             if wrong in {other.name for other in fields(kind)}:
                 continue
             for make in (lambda key: from_dict(kind, {key: 1}, "it."), lambda key: override(kind(), {key: 1}, "it.")):
-                with pytest.raises(SettingError, match=rf"unknown setting 'it\.{wrong}'.*'{item.name}'"):
+                with pytest.raises(SettingError, match=rf"unknown setting 'it\.{wrong}'.*'it\.{item.name}'"):
                     make(wrong)
 
 

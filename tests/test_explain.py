@@ -133,7 +133,7 @@ def test_the_probabilities_are_those_of_the_words_it_was_given(model: regard.Mod
     with torch.no_grad():
         logits = model.logits(x, torch.tensor([[model.config.start, *said[:-1]]]))
     chances = logits.softmax(-1)[0, range(len(said)), said].tolist()
-    shown = given.facts["probability of each token"].split("  ")
+    shown = given.facts["probability of each token"].split(" | ")
     assert shown == [f"{piece} {p:.2f}" for piece, p in zip(maps(given)["cross"].queries, chances, strict=True)]
 
 

@@ -135,6 +135,32 @@ def test_evaluation_takes_only_what_it_can_use(trained: Trained) -> None:
         evaluate(trained.path, settings=["data.share=0.5"])
 
 
+def test_a_header_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
+    from regard.data.pairs import read_pairs
+
+    rows = "".join(f"the cat number {n},die Katze Nummer {n}\n" for n in range(9))
+    path = tmp_path / "a.csv"
+    path.write_text("english,german\n" + rows, encoding="utf-8")
+    with pytest.raises(DataError, match=r"a\.csv, line 1: the first row \(english, german\) looks like a header"):
+        read_pairs([str(path)])
+    named = read_pairs([str(path)], {"source": "english", "target": "german"})
+    counted = read_pairs([str(path)], {"source": "0", "target": "1"})
+    assert len(named.pairs) == 9 and len(counted.pairs) == 10
+    path.write_text("cat,Katze\ndog,Hund\nmouse,Maus\nbird,Vogel\nhorse,Pferd\nking,König\n", encoding="utf-8")
+    assert len(read_pairs([str(path)]).pairs) == 6
+
+
+def test_settings_may_be_a_mapping() -> None:
+    from regard.runs.settings import gather
+
+    assert gather({"train.steps": 3, "model.width": 8}) == gather(["train.steps=3", "model.width=8"])
+
+
+def test_a_run_to_resume_that_is_not_there_is_told_with_those_that_are(trained: Trained) -> None:
+    with pytest.raises(RegardError, match=r"unknown run '.*tinny'\. Did you mean '.*tiny'"):
+        train("translate", out=trained.path.with_name("tinny"), resume=True)
+
+
 def test_one_packed_side_is_refused(rows: int = 4) -> None:
     model, task = tiny("transformer"), TASKS["translate"]
     samples = [np.array([3, 4, 2])] * rows

@@ -193,7 +193,7 @@ def test_a_run_stopped_before_its_first_validation_can_go_on(few: Path, whole: P
 
 def test_a_finished_run_has_nothing_left_to_do(whole: Path, tmp_path: Path) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
-    assert "after step 12" in train_tiny((), run, *TWELVE, resume=True)
+    assert "the run is finished: 12 steps" in train_tiny((), run, *TWELVE, resume=True)
     assert (rows(run), facts(run)) == (rows(whole), facts(whole))
 
 

@@ -357,7 +357,7 @@ def test_an_unknown_task_preset_or_layout_is_refused_with_what_there_is(tmp_path
     assert not (tmp_path / "new").exists()
     with pytest.raises(UnknownName, match=r"'transformer-tny'\. Did you mean 'transformer-tiny'"):
         regard.build("transformer-tny")
-    with pytest.raises(SettingError, match=r"unknown setting 'model\.widht'\. Did you mean 'width'"):
+    with pytest.raises(SettingError, match=r"unknown setting 'model\.widht'\. Did you mean 'model\.width'"):
         regard.build("transformer-tiny", device="meta", widht=3)
 
 

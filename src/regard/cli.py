@@ -28,8 +28,12 @@ FILES = ("--data", "--valid")
 SEVERAL = ("--data", "--valid", "--columns", "--set")
 """Options that take several values after one name."""
 
+TABLE_NAME = re.compile(r"\.(tsv|csv|jsonl)(\.gz)?$")
+
 FILE_NAME = re.compile(r"\S+\.(txt|tsv|csv|jsonl|gz)")
 """An argument of this form is taken for a file, so that a misspelt one is not translated."""
+
+PICTURES = (".png", ".svg", ".html", ".htm")
 
 CHUNK = 512
 """Lines of standard input that are answered together."""
@@ -164,6 +168,7 @@ def answer_chunk(chunk: list[str], answers: list[Answer], json: bool) -> None:
             continue
         options = answer.extra.get("alternatives", [])
         if len(options) > 1:
+            print(f"{text}")
             for option in options:
                 print(f"{option['score']:9.4f}\t{option['value']}", flush=True)
         else:
@@ -183,6 +188,8 @@ def explain(
     from regard.model import load
     from regard.runs.training import pick_device
 
+    if out.suffix.lower() not in PICTURES:
+        raise RegardError(f"{out}: an explanation is written as {', '.join(PICTURES)}.")
     if len(inputs) > 2:
         raise RegardError(
             f"explain takes one text, or a text and its translation; {len(inputs)} were given. Quote them."
@@ -207,6 +214,10 @@ def info(
         [{"layer": x.name, "kind": x.kind, "shape": x.shape, "parameters": f"{x.parameters:,}"} for x in found.layers],
         right=("parameters",),
     )
+    for group, values in found.recipe.items():
+        print(
+            f"{group} settings of this preset: " + " ".join(f"{group}.{key}={value}" for key, value in values.items())
+        )
     print(f"{found.parameters:,} parameters, {found.bytes / 2**20:,.1f} MiB of weights")
     print(f"{found.flops / 1e6:,.1f} MFLOP forward for {LENGTH} source and {LENGTH} target tokens")
 
@@ -219,6 +230,8 @@ def list_(
     from regard.runs.info import catalogue
 
     show(catalogue(kind), right=("parameters",))
+    if kind == "settings":
+        print("\nA preset brings settings of its own, which go before these defaults: 'regard info PRESET' shows them.")
 
 
 @app.command()
@@ -262,6 +275,10 @@ def texts(inputs: Sequence[str]) -> Iterator[str]:
                 raise DataError("is not UTF-8.", "standard input", number, "Convert it with iconv.") from error
             yield line.rstrip("\r\n")
     for text in inputs:
+        if TABLE_NAME.search(text) and os.path.isfile(text):
+            raise RegardError(
+                f"{text} is a table. 'regard run' reads one text a line; score a table by 'regard evaluate'."
+            )
         if len(text) < 4096 and (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
             yield from (line for _, line in lines(text))
         else:

@@ -46,7 +46,7 @@ def override(settings: T, values: Mapping[str, Any], where: str = "") -> T:
 def _refuse_unknown(values: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
     for key in values:
         if key not in known:
-            raise SettingError(f"unknown setting '{where}{key}'. {suggest(str(key), known)}")
+            raise SettingError(f"unknown setting '{where}{key}'. {suggest(str(key), known, where)}")
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -43,12 +43,12 @@ class RunError(RegardError):
     """A run folder that is missing, is none, or may not be overwritten."""
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """'Did you mean …?' with the nearest names, or the whole (short) list when nothing is near."""
     names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
-        return "Did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+        return "Did you mean " + " or ".join(f"'{prefix}{n}'" for n in near) + "?"
     return f"There is: {', '.join(names)}." if names else "There is none."
 
 

@@ -53,11 +53,26 @@ def read_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) ->
     pairs: list[Pair] = []
     empty: list[tuple[str, int]] = []
     for entry in entries:
+        before = len(pairs)
         _sort_out(entry, _rows(entry, wanted), pairs, empty)
+        if wanted is None:
+            _refuse_header(pairs[before : before + 50])
     if not pairs:
         found = f"all {len(empty)} rows have a blank side" if empty else "there is no row of text"
         raise DataError(f"no pairs were found: {found}.", ", ".join(entries), advice="Each row needs two texts.")
     return PairSet(pairs, empty)
+
+
+def _refuse_header(first: list[Pair]) -> None:
+    """One word a side above a file of sentences is a header that was not asked for, and would be trained on."""
+    if len(first) < 5 or first[0].line != 1 or ":" in first[0].path or " " in first[0].source + first[0].target:
+        return
+    if sum(" " in pair.source for pair in first[1:]) > 0.8 * len(first[1:]):
+        names = first[0].source, first[0].target
+        raise DataError(
+            f"the first row ({names[0]}, {names[1]}) looks like a header.", first[0].path, 1,
+            f"Say --columns source={names[0]} target={names[1]}, or source=0 target=1 if it is a pair like the others.",
+        )  # fmt: skip
 
 
 def _wanted(columns: Mapping[str, str]) -> tuple[str, str]:

@@ -65,4 +65,4 @@ def layers(seen: Seen, stack: str, part: str) -> np.ndarray:
 
 
 def _chances(pieces: list[str], chances: list[float]) -> str:
-    return "  ".join(f"{piece} {chance:.2f}" for piece, chance in zip(pieces, chances, strict=True))
+    return " | ".join(f"{piece} {chance:.2f}" for piece, chance in zip(pieces, chances, strict=True))

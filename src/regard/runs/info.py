@@ -36,7 +36,8 @@ class Info:
     parameters: int
     bytes: int
     flops: int
-    facts: dict[str, Any]
+    recipe: dict[str, dict[str, Any]]
+    """the settings that a preset brings"""
 
 
 def info(name: str) -> Info:
@@ -45,9 +46,10 @@ def info(name: str) -> Info:
     layers = [_layer(path, module) for path, module in model.body.named_modules() if _owns(module)]
     count = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    facts = {"system": model.identity.system.name, "task": model.task.name, "source": model.identity.source}
+    preset = model.identity.system.presets.get(name)
+    recipe = {} if preset is None else preset.recipe
     return Info(
-        f"{name}: {model.identity.system.about}", as_dict(model.config), layers, count, size, _flops(model), facts
+        f"{name}: {model.identity.system.about}", as_dict(model.config), layers, count, size, _flops(model), recipe
     )
 
 

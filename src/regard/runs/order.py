@@ -108,15 +108,21 @@ def old_order(asked: Asked, folder: RunFolder) -> Order:
     changed += [f"model: {old['preset']} -> {named}"] * (named not in (None, old["preset"]))
     for name in ("data", "valid", "columns"):
         now, before = getattr(asked.sources, name), getattr(kept, name)
-        changed += [f"{name}: {before} -> {now}"] * (bool(now) and now != before)
+        changed += [f"{name}: {_words(before)} -> {_words(now)}"] * (bool(now) and now != before)
     if changed:
+        longer = " To train longer, start a new run from it with --model." if "train.steps" in changed[0] else ""
         raise RunError(
-            f"{folder.path}: the run was started otherwise ({'; '.join(changed)}). Leave that out, or choose another --out."
+            f"{folder.path}: the run was started otherwise ({'; '.join(changed)}). Leave that out, or choose another "
+            f"--out.{longer}"
         )
     decode = from_dict(Decode, old["decode"], "decode.")
     identity = Identity(system, config, asked.task, decode, str(old["preset"]))
     start = Path(old["preset"]) if is_folder(old["preset"]) else None
     return Order(identity, Text.load(folder.path), settings, kept, str(old["preset"]), start)
+
+
+def _words(values: Sequence[Any]) -> str:
+    return " ".join("=".join(value) if isinstance(value, tuple) else str(value) for value in values) or "none"
 
 
 def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> None:

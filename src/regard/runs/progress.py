@@ -13,8 +13,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard.learn.loop import Step
+
 QUIET_SECONDS = 15.0
 """Without a terminal a plain line is printed this often."""
+
+
+GLANCE_SECONDS = 2.0
+"""On a terminal the loss is refreshed at least this often."""
 
 
 class Reporter:
@@ -46,9 +52,13 @@ class Reporter:
     def say(self, text: str) -> None:
         tell(self.console, text)
 
-    def advance(self, step: int) -> None:
-        if self.bar is not None:
-            self.bar.update(self.line, completed=step)
+    def advance(self, step: Step) -> None:
+        if self.bar is None:
+            return
+        self.bar.update(self.line, completed=step.number)
+        if time.monotonic() - self.last_line > GLANCE_SECONDS:  # reading the loss waits for the device: not every step
+            self.last_line = time.monotonic()
+            self.bar.update(self.line, loss=float(step.loss), rate=step.rate)
 
     def trained(self, row: dict[str, Any], left: float) -> None:
         if self.bar is not None:
@@ -63,6 +73,7 @@ class Reporter:
     def validated(self, row: dict[str, Any], best: bool) -> None:
         scores = "  ".join(f"{k} {v:6.2f}" for k, v in row.items() if k in ("bleu", "chrf", "exact"))
         mark = "  best so far" if best else ""
+        scores += f"  (greedy, {row['sentences']:,} sentences)"
         self.say(f"step {row['step']:>7,}  validation loss {row['loss']:7.4f}  {scores}{mark}")
 
 

@@ -29,8 +29,12 @@ class Settings:
         return {**groups, "model": self.model}
 
 
-def gather(assigned: Iterable[str] = (), file: str | os.PathLike[str] | None = None) -> dict[str, dict[str, Any]]:
-    """What a person said: a settings file, then `group.name=value`, which win."""
+def gather(
+    assigned: Iterable[str] | Mapping[str, Any] = (), file: str | os.PathLike[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """What a person said: a settings file, then `group.name=value` (or such a mapping), which win."""
+    if isinstance(assigned, Mapping):
+        assigned = [f"{name}={value}" for name, value in assigned.items()]
     said: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
     for group, values in parse_assignments(assigned).items():
         said.setdefault(group, {}).update(values)

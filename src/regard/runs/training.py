@@ -17,7 +17,7 @@ from rich.console import Console
 
 from regard import __version__
 from regard.data.plan import Plan
-from regard.errors import Interrupted, RunError, SettingError
+from regard.errors import Interrupted, RunError, SettingError, UnknownName
 from regard.learn.loop import Watchman, loop
 from regard.learn.optimiser import Average, autocast, make_optimiser, optimiser_tensors, restore_optimiser
 from regard.learn.state import newest_state, save_state
@@ -36,7 +36,7 @@ from regard.waists import Batch
 
 def train(
     task: str, data: str | Sequence[str] = (), *, out: str | os.PathLike[str], model: str | None = None,
-    valid: str | Sequence[str] = (), columns: Mapping[str, str] | None = None, settings: Sequence[str] = (),
+    valid: str | Sequence[str] = (), columns: Mapping[str, str] | None = None, settings: Sequence[str] | Mapping[str, Any] = (),
     config: str | os.PathLike[str] | None = None, device: str = "auto", resume: bool = False,
     console: Console | None = None,
 ) -> Model:  # fmt: skip
@@ -50,6 +50,9 @@ def train(
     going_on = resume and folder.exists()
     if not going_on:
         folder.refuse_if_taken()
+        if resume and not sources.data:
+            near = [str(path) for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
+            raise UnknownName("run", str(folder.path), near)
         if resume:
             tell(console, f"{folder.path}: there is no run to resume; starting at step 0")
     order = old_order(asked, folder) if going_on else new_order(asked)
@@ -122,7 +125,10 @@ class Training:
             self.average.tensors = {n: t.to(self.model.device) for n, t in groups["average"].items()}
         self.best, self.pending = saved.facts.get("best", {}), saved.facts.get("pending", [])
         self.folder.cut_back(saved.step)
-        self._say(f"  going on after step {saved.step:,}")
+        finished = saved.step >= self.config.steps
+        self._say(
+            f"  the run is finished: {saved.step:,} steps" if finished else f"  going on after step {saved.step:,}"
+        )
         return self._run(saved.step)
 
     def grain(self, number: int) -> Batch:
@@ -149,7 +155,7 @@ class Training:
             )
             for step in steps:
                 window.add(step)
-                reporter.advance(step.number)
+                reporter.advance(step)
                 last = step.number == self.config.steps
                 if step.number % self.config.log == 0 or last or step.number == 1:
                     row = window.row()
@@ -175,6 +181,7 @@ class Training:
             quick = replace(self.settings.decode, beam=1, best=1, sample=False)
             scores, answers = self.task.score(self.model, samples, quick, self.settings.data)
             row = {"kind": "valid", "step": step, "loss": loss, **scores}
+            shown = dict(row)
             del row["sentences"], row["signature"]  # the same each time
             better = not self.best or (row[self.task.metric], -loss) > (self.best[self.task.metric], -self.best["loss"])
             if better:
@@ -182,7 +189,7 @@ class Training:
                 self.model.save(self.folder.path, self._facts())
         self.folder.log(row)
         self.folder.draw(f"{self.task.name}: {self.folder.path.name}")
-        reporter.validated(row, better)
+        reporter.validated(shown, better)
         first = samples[0]
         reporter.say(f"    {first.source}\n    → {answers[0].value}\n    = {first.target}")
         with self.folder.samples.open("a", encoding="utf-8") as file:
@@ -204,7 +211,8 @@ class Training:
     def _finish(self) -> Model:
         self.folder.close()
         best = load(self.folder.path, device=self.model.device)
-        self._say(f"scoring the best model (step {self.best['step']:,}) on all validation pairs")
+        how = f"beam {self.settings.decode.beam}" if self.settings.decode.beam > 1 else "greedy"
+        self._say(f"scoring the best model (step {self.best['step']:,}) on all validation pairs, {how}")
         scores, answers = self.task.score(best, self.prepared.valid.samples, self.settings.decode, self.settings.data)
         write_json(self.folder.path / "regard.json", {**self.folder.facts(), "best": self.best, "scores": scores})
         write_card(self.folder, self.prepared.valid.samples, answers)
@@ -234,14 +242,20 @@ class Training:
             fast = torch.is_autocast_enabled(where.type)
         self._say(
             f"{self.order.preset}: {count:,} parameters on {where}, {'bfloat16 autocast' if fast else 'float32'}; "
-            f"steps {done:,} to {self.config.steps:,}, {len(self.plan.epoch(0)):,} grains an epoch, "
+            f"steps {done:,} to {self.config.steps:,}, {self._passes():.0f} passes over the data, "
             f"{100 * self.plan.padding():.1f} % padding"
         )
+        if self._passes() > 200:
+            few = max(round(100 * self.config.steps / self._passes(), -2), 100)
+            self._say(f"  that is many passes for so little data; 100 would be train.steps={few:.0f}")
         if self.config.warmup >= self.config.steps:
             self._say(
                 f"  train.warmup={self.config.warmup:,} is not over before train.steps={self.config.steps:,}: the rate never "
                 f"reaches train.rate={self.config.rate:g}. For a short run set train.warmup={max(self.config.steps // 10, 1)}."
             )
+
+    def _passes(self) -> float:
+        return self.config.steps * self.config.accumulate / len(self.plan.epoch(0))
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:

@@ -41,7 +41,8 @@ class Window:
         loss = float(torch.stack([part.to(device) for part in self.losses]).mean())
         seconds = max(time.perf_counter() - self.begun, 1e-9)
         last = self.steps[-1]
-        self.pace = seconds / len(self.steps)
+        pace = seconds / len(self.steps)
+        self.pace = pace if self.pace == 0.0 else 0.7 * self.pace + 0.3 * pace  # one slow moment is no forecast
         row = {
             "kind": "train", "step": last.number, "loss": loss, "rate": last.rate, "norm": float(last.norm),
             "tokens_per_s": self.tokens / seconds, "seconds": seconds,
