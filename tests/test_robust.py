@@ -161,6 +161,23 @@ def test_a_run_to_resume_that_is_not_there_is_told_with_those_that_are(trained: 
         train("translate", out=trained.path.with_name("tinny"), resume=True)
 
 
+@pytest.mark.parametrize("length", [20, 64, 128, 500])
+def test_bfloat16_attention_on_a_cpu_stays_near_float64_whichever_kernel_is_taken(length: int) -> None:
+    from regard.nn.attention import Attention
+    from regard.nn.rules import Causal
+
+    torch.manual_seed(0)
+    exact = Attention(16, 2).double()
+    x, rule = torch.randn(3, length, 16, dtype=torch.float64), Causal() & Real(torch.tensor([0, length // 2, length]))
+    rounded = Attention(16, 2).bfloat16()
+    rounded.load_state_dict(exact.state_dict())
+    wanted, got = exact(x, rule=rule), rounded(x.bfloat16(), rule=rule)
+    assert got.dtype == torch.bfloat16 and (got.double() - wanted).norm() <= 2e-2 * wanted.norm()
+    assert (got[0] == rounded.out.bias).all()  # a row without real keys receives 0 before the last matrix
+    got.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in rounded.parameters())
+
+
 def test_one_packed_side_is_refused(rows: int = 4) -> None:
     model, task = tiny("transformer"), TASKS["translate"]
     samples = [np.array([3, 4, 2])] * rows

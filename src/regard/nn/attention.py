@@ -88,8 +88,9 @@ class Attention(nn.Module):
         kernel = kernels.choose(q, k, rule, at, dropout, seen is not None)
         if kernel == "varlen":
             return kernels.varlen(q, k, v, rule, scale)
-        if kernel == "sdpa":
-            return kernels.sdpa(q, k, v, rule, at, scale, dropout)
+        if kernel in ("sdpa", "widened"):
+            fused = kernels.sdpa if kernel == "sdpa" else kernels.widened
+            return fused(q, k, v, rule, at, scale, dropout)
         result, weights = kernels.plain(q, k, v, kernels.allowed(q, k, rule, at), scale, dropout)
         if seen is not None:
             seen(weights)

@@ -20,13 +20,14 @@ try:  # torch 2.11 has it; a build without it still runs everything else
 except ImportError:  # pragma: no cover
     varlen_attn = None  # type: ignore[assignment]
 
-Kernel = Literal["plain", "sdpa", "varlen"]
+Kernel = Literal["plain", "sdpa", "widened", "varlen"]
 
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Not cuDNN's: it builds a plan for every new shape (half a second a step on natural lengths, seen on an H200)."""
 
-SHORT_ROW = 256
-"""On CPUs with bf16 matrix units, rows up to this many keys are faster by plain matrix products than fused."""
+SHORT_ROW, MIDDLE_ROW = 48, 384
+"""bfloat16 on CPUs: up to SHORT_ROW keys plain products are fastest, up to MIDDLE_ROW the fused kernel in float32 (two
+times faster than in bfloat16 at 128 keys), beyond that the fused kernel as it is: benchmarks/short_rows.py."""
 
 
 def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool) -> Kernel:
@@ -35,8 +36,8 @@ def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: 
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None and q.shape[0] == 1:
         if varlen_attn is not None and packed_form(rule) is not None:
             return "varlen"
-    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= SHORT_ROW:
-        return "plain"
+    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= MIDDLE_ROW:
+        return "plain" if k.shape[-2] <= SHORT_ROW else "widened"
     return "sdpa"
 
 
@@ -100,6 +101,13 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, 
     if mask is not None and out.device.type != "cpu":
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     return out
+
+
+def widened(
+    q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float
+) -> Tensor:
+    """The fused kernel in float32."""
+    return sdpa(q.float(), k.float(), v.float(), rule, at, scale, dropout).to(v.dtype)
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float) -> Tensor:
