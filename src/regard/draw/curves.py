@@ -100,7 +100,7 @@ def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float |
         at = int(valid[1].argmin())
         best = float(valid[0][at])
         _mark_best(axes, best, float(valid[1][at]))
-    axes.legend(frameon=False, loc="upper right", fontsize=9, labelcolor=INK)
+    axes.legend(loc="upper right", fontsize=9, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
     return best
 
 

@@ -28,6 +28,10 @@ HEADING: Final = 0.62  # inches above a panel for its title and what is shown of
 LEGEND: Final = 0.75  # inches below a panel for its colour bar
 
 
+NARROWEST = 5.6
+"""Inches that a panel takes at least, so that its title stays on one line."""
+
+
 def heat(
     maps: Sequence[AttentionMap], path: Path, *, title: str, layer: int | None = None, head: int | None = None
 ) -> Path:
@@ -126,7 +130,7 @@ def _titled(width: float, height: float, title: str) -> tuple[Sheet, float]:
 def _chosen(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head: int | None) -> Sheet:
     board = 7.5 if len(maps) == 1 else 5.0
     panels = [_panel(item, item.layers if layer is None else layer, head, board) for item in maps]
-    widths = [max(panel.width, 4.2) for panel in panels]
+    widths = [max(panel.width, NARROWEST) for panel in panels]
     gap = 0.5
     whole = sum(widths) + gap * (len(panels) - 1) + 2 * MARGIN
     sheet, top = _titled(whole, max(panel.height for panel in panels), title)
@@ -147,7 +151,7 @@ def _overview(maps: tuple[AttentionMap, ...], title: str) -> Sheet:
     titles = [_wrapped(item.title, side + 0.2, 9, lines=3) for item in maps]
     above = heading - 0.17 * (2 - max(text.count("\n") for text in titles))
     mosaics = above * len(maps) + side * sum(shapes) + below * (len(maps) - 1)
-    main_width, gap = max(main.width, 4.2), 0.75
+    main_width, gap = max(main.width, NARROWEST), 0.75
     sheet, down = _titled(main_width + gap + side + 2 * MARGIN, max(main.height, mosaics + LEGEND), title)
     _draw_panel(sheet, main, MARGIN, down, main_width, main.top)
     left = MARGIN + main_width + gap

@@ -7,7 +7,6 @@ dropout and masking are pure functions of it: going on after step n needs to kno
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -31,7 +30,6 @@ class Step:
     loss: Tensor
     norm: Tensor
     rate: float
-    seconds: float
 
 
 class Watchman:
@@ -68,7 +66,6 @@ def loop(
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
     for number in range(done + 1, settings.steps + 1):
-        begun = time.perf_counter()
         model.train()
         total = torch.zeros((), device=device)
         count = torch.zeros((), device=device)
@@ -93,7 +90,7 @@ def loop(
         optimiser.zero_grad(set_to_none=True)
         if average is not None:
             average.update(model, number)
-        yield Step(number, total / count, norm, rate, time.perf_counter() - begun)
+        yield Step(number, total / count, norm, rate)
 
 
 def _scale_gradients(parameters: list[nn.Parameter], count: Tensor, clip: float) -> Tensor:

@@ -218,11 +218,11 @@ def build(config: Config) -> Transformer:
     )
 
 
-def _attention(ours: str, theirs: str, parts: str) -> tuple[Any, ...]:
-    joined = {"qkv": [("qkv", "qkv")], "cross": [("q", "q"), ("kv", "kv")]}[parts]
+def _attention(ours: str, theirs: str, *matrices: str) -> tuple[Any, ...]:
+    """`matrices` are ours; each letter of their names is a matrix over there."""
     names = [
-        entry(f"{ours}.inner.{name}.{{part}}", *(f"{theirs}.{letter}_proj.{{part}}" for letter in letters))
-        for name, letters in joined
+        entry(f"{ours}.inner.{name}.{{part}}", *(f"{theirs}.{letter}_proj.{{part}}" for letter in name))
+        for name in matrices
     ]
     return (*names, entry(f"{ours}.inner.out.{{part}}", f"{theirs}.out_proj.{{part}}"))
 
@@ -230,7 +230,7 @@ def _attention(ours: str, theirs: str, parts: str) -> tuple[Any, ...]:
 def _block(side: str, decoder: bool) -> tuple[Any, ...]:
     ours, theirs = f"{side}.blocks.{{n}}", f"model.{side}.layers.{{n}}"
     cross = (
-        *_attention(f"{ours}.cross", f"{theirs}.encoder_attn", "cross"),
+        *_attention(f"{ours}.cross", f"{theirs}.encoder_attn", "q", "kv"),
         entry(f"{ours}.cross.norm.{{part}}", f"{theirs}.encoder_attn_layer_norm.{{part}}"),
     )
     return (
