@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from regard.data.files import existing, lines
@@ -33,6 +33,14 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
+class Empty:
+    """The place of a row that is left out because a side is blank."""
+
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class PairSet:
     """What files held: their pairs, and the place of each row left out because a side was blank."""
 
@@ -46,21 +54,38 @@ def read_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) ->
     Texts are kept exactly as they are written, without any normalisation; only whitespace around them is removed.
     `columns` names the two columns by header or key; in a table without a header, by position from 0.
     """
+    found = PairSet([], [])
+    for item in iterate_pairs(data, columns):
+        if isinstance(item, Pair):
+            found.pairs.append(item)
+        else:
+            found.empty.append((item.path, item.line))
+    return found
+
+
+def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
+    """The same one by one, for files that are larger than memory."""
     entries = [data] if isinstance(data, str) else [str(entry) for entry in data]
     if not entries:
         raise DataError("no data was given.", advice="Name at least one file, or two parallel ones as SRC:TGT.")
     wanted = None if columns is None else _wanted(columns)
-    pairs: list[Pair] = []
-    empty: list[tuple[str, int]] = []
+    pairs = empty = 0
     for entry in entries:
-        before = len(pairs)
-        _sort_out(entry, _rows(entry, wanted), pairs, empty)
-        if wanted is None:
-            _refuse_header(pairs[before : before + 50])
+        items = _sort_out(entry, _rows(entry, wanted))
+        for item in items if wanted else _without_header(items):
+            pairs, empty = (pairs + 1, empty) if isinstance(item, Pair) else (pairs, empty + 1)
+            yield item
     if not pairs:
-        found = f"all {len(empty)} rows have a blank side" if empty else "there is no row of text"
+        found = f"all {empty} rows have a blank side" if empty else "there is no row of text"
         raise DataError(f"no pairs were found: {found}.", ", ".join(entries), advice="Each row needs two texts.")
-    return PairSet(pairs, empty)
+
+
+def _without_header(items: Iterator[Pair | Empty]) -> Iterator[Pair | Empty]:
+    """Nothing is given on before the first fifty were looked at together."""
+    first = list(islice(items, 50))
+    _refuse_header([item for item in first if isinstance(item, Pair)])
+    yield from first
+    yield from items
 
 
 def _refuse_header(first: list[Pair]) -> None:
@@ -82,21 +107,17 @@ def _wanted(columns: Mapping[str, str]) -> tuple[str, str]:
     return columns.get("source", "source"), columns.get("target", "target")
 
 
-def _sort_out(path: str, rows: Iterable[Row], pairs: list[Pair], empty: list[tuple[str, int]]) -> None:
-    """Add whole pairs to `pairs` and the places of others to `empty`."""
-    blank: list[tuple[str, int]] = []  # held back: blank lines at the end of a file are no lost pairs
+def _sort_out(path: str, rows: Iterable[Row]) -> Iterator[Pair | Empty]:
+    """Whole pairs, and the places of others."""
+    blank: list[Empty] = []  # held back: blank lines at the end of a file are no lost pairs
     for line, source, target in rows:
         source, target = source.strip(), target.strip()
         if not source and not target:
-            blank.append((path, line))
+            blank.append(Empty(path, line))
             continue
-        if blank:
-            empty.extend(blank)
-            blank.clear()
-        if source and target:
-            pairs.append(Pair(source, target, path, line))
-        else:
-            empty.append((path, line))
+        yield from blank
+        blank.clear()
+        yield Pair(source, target, path, line) if source and target else Empty(path, line)
 
 
 def _rows(entry: str, wanted: tuple[str, str] | None) -> Iterator[Row]:
