@@ -6,7 +6,7 @@ import gzip
 import os
 import shlex
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from regard.errors import DataError, suggest
@@ -26,8 +26,16 @@ _KINDS = {
     _GZIP: "gzipped twice",
 }
 
+Complain = Callable[[str, DataError], None]
+"""What is done about a flaw of one line, by its kind. Where it does not raise, reading goes on behind the flaw."""
 
-def lines(path: str | Path) -> Iterator[tuple[int, str]]:
+
+def refuse(kind: str, error: DataError) -> None:
+    """The default: nothing is read past a flaw."""
+    raise error
+
+
+def lines(path: str | Path, complain: Complain = refuse) -> Iterator[tuple[int, str]]:
     r"""Each line with its number, from 1, without its end.
 
     Only \n and \r\n end a line. `str.splitlines` also ends one at U+2028, \x0b and others, which occur inside
@@ -37,7 +45,7 @@ def lines(path: str | Path) -> Iterator[tuple[int, str]]:
     try:
         with open(path, "rb") as plain:
             zipped = plain.peek(2)[:2] == _GZIP
-            yield from _decoded(path, gzip.GzipFile(fileobj=plain) if zipped else plain, zipped)
+            yield from _decoded(path, gzip.GzipFile(fileobj=plain) if zipped else plain, zipped, complain)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
 
@@ -78,7 +86,7 @@ def _names(folder: Path) -> list[str]:
         raise DataError("is a folder that may not be read.", folder) from error
 
 
-def _decoded(path: Path, stream: Iterable[bytes], zipped: bool) -> Iterator[tuple[int, str]]:
+def _decoded(path: Path, stream: Iterable[bytes], zipped: bool, complain: Complain) -> Iterator[tuple[int, str]]:
     """Decode line by line, so that a wrong byte is found at its line and its offset."""
     offset = 0
     for number, raw in _raw_lines(path, stream):
@@ -88,14 +96,15 @@ def _decoded(path: Path, stream: Iterable[bytes], zipped: bool) -> Iterator[tupl
                 offset, raw = len(_BOM), raw[len(_BOM) :]
         if b"\0" in raw:
             advice = f"If it is UTF-16 or UTF-32, convert it, as in: {_iconv(path, zipped, 'UTF-16')}"
-            raise DataError("is not text: it holds NUL bytes.", path, number, advice)
+            complain("encoding", DataError("is not text: it holds NUL bytes.", path, number, advice))
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             place = f"byte offset {offset + error.start}{' of the unzipped text' if zipped else ''}"
             problem = f"is not UTF-8: byte 0x{raw[error.start]:02x} at {place}."
             advice = f"Convert it from the encoding that it has, as in: {_iconv(path, zipped, 'WINDOWS-1252')}"
-            raise DataError(problem, path, number, advice) from error
+            complain("encoding", DataError(problem, path, number, advice))
+            text = raw.decode("utf-8", "replace")
         offset += len(raw)
         yield number, text.removesuffix("\r\n").removesuffix("\n")
 
@@ -119,7 +128,8 @@ def _refuse_binary(path: Path, first: bytes, zipped: bool) -> None:
     """Name what a file is, where its first bytes say so."""
     for magic, kind in _KINDS.items():
         if first.startswith(magic):
-            raise DataError(f"is not text: it is {kind}.", path, advice="Export or unpack it as plain text or gzip.")
+            rename = "Name it .parquet." if "Parquet" in kind else "Export or unpack it as plain text or gzip."
+            raise DataError(f"is not text: it is {kind}.", path, advice=rename)
     if first.startswith(_UTF16):
         advice = f"Convert it: {_iconv(path, zipped, 'UTF-16')}"
         raise DataError("is UTF-16, and UTF-8 is wanted.", path, 1, advice)

@@ -1,16 +1,18 @@
-"""Pairs of texts: from two columns, from the keys of JSON objects, or from two parallel files."""
+"""Pairs of texts: from two columns, from the keys of JSON objects, from Parquet, or from two parallel files."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from regard.data.files import existing, lines
+from regard.data.columns import CHOOSE, SIDES, listed, short, wanted_columns
+from regard.data.entries import expand, parallel
+from regard.data.files import Complain, existing, lines, refuse
+from regard.data.parquet import parquet_rows
 from regard.errors import DataError, UnknownName
 
 Cells = Iterator[tuple[int, list[str]]]
@@ -18,8 +20,7 @@ Cells = Iterator[tuple[int, list[str]]]
 Row = tuple[int, str, str]
 """A line number, a source and a target."""
 
-_SIDES = ("source", "target")
-_CHOOSE = "Say which to use: --columns source=NAME target=NAME"
+_TABS, _OBJECTS, _PARQUET = (".tsv", ".tab", ".txt"), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class PairSet:
 
 
 def read_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> PairSet:
-    """Read every file, or pair of parallel files 'SRC:TGT', in the order given.
+    """Read every file, pair of parallel files 'SRC:TGT' or pattern of either, in the order given.
 
     Texts are kept exactly as they are written, without any normalisation; only whitespace around them is removed.
     `columns` names the two columns by header or key; in a table without a header, by position from 0.
@@ -65,14 +66,12 @@ def read_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) ->
 
 def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
     """The same one by one, for files that are larger than memory."""
-    entries = [data] if isinstance(data, str) else [str(entry) for entry in data]
+    entries = expand(data)
     if not entries:
         raise DataError("no data was given.", advice="Name at least one file, or two parallel ones as SRC:TGT.")
-    wanted = None if columns is None else _wanted(columns)
     pairs = empty = 0
     for entry in entries:
-        items = _sort_out(entry, _rows(entry, wanted))
-        for item in items if wanted else _without_header(items):
+        for item in iterate_entry(entry, columns):
             pairs, empty = (pairs + 1, empty) if isinstance(item, Pair) else (pairs, empty + 1)
             yield item
     if not pairs:
@@ -80,31 +79,48 @@ def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None)
         raise DataError(f"no pairs were found: {found}.", ", ".join(entries), advice="Each row needs two texts.")
 
 
-def _without_header(items: Iterator[Pair | Empty]) -> Iterator[Pair | Empty]:
+def iterate_entry(
+    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse
+) -> Iterator[Pair | Empty]:
+    """Those of one file or pair of files. Rows that are complained of are left out, where `complain` does not raise."""
+    wanted = None if columns is None else wanted_columns(columns)
+    spoilt: list[str] = []
+
+    def hear(kind: str, error: DataError) -> None:
+        spoilt.append(kind)
+        complain(kind, error)
+
+    rows, is_table = _rows(entry, wanted, hear)
+    items = _sort_out(entry, _unspoilt(rows, spoilt))
+    return _without_header(items, complain) if is_table and wanted is None else items
+
+
+def _unspoilt(rows: Iterable[Row], spoilt: list[str]) -> Iterator[Row]:
+    """A row follows each complaint about one, so that parallel files stay aligned; it is dropped here."""
+    for row in rows:
+        if not spoilt:
+            yield row
+        spoilt.clear()
+
+
+def _without_header(items: Iterator[Pair | Empty], complain: Complain) -> Iterator[Pair | Empty]:
     """Nothing is given on before the first fifty were looked at together."""
     first = list(islice(items, 50))
-    _refuse_header([item for item in first if isinstance(item, Pair)])
+    _refuse_header([item for item in first if isinstance(item, Pair)], complain)
     yield from first
     yield from items
 
 
-def _refuse_header(first: list[Pair]) -> None:
+def _refuse_header(first: list[Pair], complain: Complain) -> None:
     """One word a side above a file of sentences is a header that was not asked for, and would be trained on."""
-    if len(first) < 5 or first[0].line != 1 or ":" in first[0].path or " " in first[0].source + first[0].target:
+    if len(first) < 5 or first[0].line != 1 or " " in first[0].source + first[0].target:
         return
     if sum(" " in pair.source for pair in first[1:]) > 0.8 * len(first[1:]):
         names = first[0].source, first[0].target
-        raise DataError(
+        complain("header", DataError(
             f"the first row ({names[0]}, {names[1]}) looks like a header.", first[0].path, 1,
             f"Say --columns source={names[0]} target={names[1]}, or source=0 target=1 if it is a pair like the others.",
-        )  # fmt: skip
-
-
-def _wanted(columns: Mapping[str, str]) -> tuple[str, str]:
-    for side in columns:
-        if side not in _SIDES:
-            raise UnknownName("column choice", side, _SIDES, f"{_CHOOSE}.")
-    return columns.get("source", "source"), columns.get("target", "target")
+        ))  # fmt: skip
 
 
 def _sort_out(path: str, rows: Iterable[Row]) -> Iterator[Pair | Empty]:
@@ -120,81 +136,69 @@ def _sort_out(path: str, rows: Iterable[Row]) -> Iterator[Pair | Empty]:
         yield Pair(source, target, path, line) if source and target else Empty(path, line)
 
 
-def _rows(entry: str, wanted: tuple[str, str] | None) -> Iterator[Row]:
-    sides = _parallel(entry)
+def _rows(entry: str, wanted: tuple[str, str] | None, complain: Complain) -> tuple[Iterator[Row], bool]:
+    """The rows, and whether they are those of a table, whose first may be a header."""
+    sides = parallel(entry)
     if sides:
-        return _side_by_side(*sides)
+        source, target = map(existing, sides)
+        return _side_by_side(source, target, complain), False
     path = existing(entry)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
-    if kind in (".jsonl", ".ndjson", ".json"):
-        return _objects(path, wanted)
+    if kind in _OBJECTS:
+        return _objects(path, wanted, complain), False
+    if path.suffix.lower() in _PARQUET:
+        return parquet_rows(path, wanted), False
     if kind == ".csv":
-        return _table(path, _comma_cells(path), wanted)
-    if kind in (".tsv", ".tab", ".txt"):
-        return _table(path, ((line, text.split("\t")) for line, text in lines(path)), wanted)
+        return _table(path, _comma_cells(path, complain), wanted, complain), True
+    if kind in _TABS:
+        return _table(path, ((line, text.split("\t")) for line, text in lines(path, complain)), wanted, complain), True
     raise DataError(
         f"the suffix '{kind}' says nothing about its columns." if kind else "has no suffix that tells its format.",
         path,
         advice="Known are .tsv .tab .txt (tabs), .csv (commas) and .jsonl .ndjson .json (an object a line), "
-        "each also with .gz. Two parallel files are given as SRC:TGT.",
+        "each also with .gz, and .parquet .pq. Two parallel files are given as SRC:TGT.",
     )
 
 
-def _parallel(entry: str) -> tuple[str, str] | None:
-    """The two files of 'SRC:TGT'. A file whose own name has a colon is itself; among several colons, files decide."""
-    if ":" not in entry or _there(entry):
-        return None
-    places = [place for place, letter in enumerate(entry) if letter == ":"]
-    splits = [(entry[:place], entry[place + 1 :]) for place in places]
-    source, target = max(splits, key=lambda sides: sum(_there(side) for side in sides))
-    if not source or not target:
-        raise DataError("has only one side.", entry, advice="Two parallel files are given as SRC:TGT.")
-    return source, target
-
-
-def absolute(entry: str) -> str:
-    """The same file or pair of files, wherever one stands."""
-    sides = _parallel(entry)
-    return ":".join(os.path.abspath(os.path.expanduser(side)) for side in sides or (entry,))
-
-
-def _there(side: str) -> bool:
-    return os.path.exists(os.path.expanduser(side))
-
-
-def _side_by_side(source: str, target: str) -> Iterator[Row]:
+def _side_by_side(source: Path, target: Path, complain: Complain) -> Iterator[Row]:
     line = 0
-    left, right = lines(source), lines(target)
+    left, right = lines(source, complain), lines(target, complain)
     for line, (here, there) in enumerate(zip_longest(left, right), start=1):
         if here is not None and there is not None:
             yield line, here[1], there[1]
             continue
         shorter, longer = (source, target) if here is None else (target, source)
         count = line + sum(1 for _ in (right if here is None else left))
-        raise DataError(
+        error = DataError(
             f"is the first line without a partner: '{longer}' has {count} lines, and '{shorter}' has {line - 1}.",
             longer,
             line,
             "Parallel files need the same number of lines, line by line.",
         )
+        return complain("counts", error)
 
 
-def _comma_cells(path: Path) -> Cells:
+def _comma_cells(path: Path, complain: Complain) -> Cells:
     """The records of a CSV file, each numbered by the line where it starts; a quoted field may run over lines."""
     # Line ends go back on, for the reader would otherwise join the lines of a quoted field.
-    reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
+    reader = csv.reader((text + "\n" for _, text in lines(path, complain)), strict=True)
     start = 1
-    try:
-        for cells in reader:
-            yield start, cells
-            start = reader.line_num + 1
-    except csv.Error as error:
-        advice = 'A field that holds a quote, a comma or a line end is written "…", and a quote inside it "".'
-        raise DataError(f"the record that starts here is not CSV: {error}.", path, start, advice) from error
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            advice = 'A field that holds a quote, a comma or a line end is written "…", and a quote inside it "".'
+            problem = f"the record that starts here is not CSV: {error}."
+            complain("format", DataError(problem, path, start, advice))
+            cells = []
+        yield start, cells
+        start = reader.line_num + 1
 
 
-def _table(path: Path, rows: Cells, wanted: tuple[str, str] | None) -> Iterator[Row]:
+def _table(path: Path, rows: Cells, wanted: tuple[str, str] | None, complain: Complain) -> Iterator[Row]:
     width = source = target = 0
     for line, cells in rows:
         if not any(map(str.strip, cells)):
@@ -209,14 +213,15 @@ def _table(path: Path, rows: Cells, wanted: tuple[str, str] | None) -> Iterator[
         if len(cells) != width:
             found = "1 column was found" if len(cells) == 1 else f"{len(cells)} columns were found"
             advice = "Each row needs as many as the first: look for a missing or an extra separator."
-            raise DataError(f"{found}, and {width} are wanted.", path, line, advice)
+            complain("format", DataError(f"{found}, and {width} are wanted.", path, line, advice))
+            cells = [""] * width
         yield line, cells[source], cells[target]
 
 
 def _by_order(path: Path, line: int, names: list[str]) -> tuple[int, int, bool]:
     """Source column, target column, and whether this first row is a header, where no columns were asked for."""
     lowered = [name.lower() for name in names]
-    if sorted(lowered) == sorted(_SIDES):
+    if sorted(lowered) == sorted(SIDES):
         return lowered.index("source"), lowered.index("target"), True
     if len(names) == 2:
         return 0, 1, False
@@ -227,7 +232,7 @@ def _by_order(path: Path, line: int, names: list[str]) -> tuple[int, int, bool]:
         f"{len(names)} columns were found, and 2 are wanted.",
         path,
         line,
-        f"{_CHOOSE}, of: {_listed(names)}; without a header, by position from 0: --columns source=0 target=1.",
+        f"{CHOOSE}, of: {listed(names)}; without a header, by position from 0: --columns source=0 target=1.",
     )
 
 
@@ -242,33 +247,39 @@ def _by_name(path: Path, line: int, names: list[str], wanted: tuple[str, str]) -
         return int(wanted[0]), int(wanted[1]), False
     for name in wanted:
         if name not in names:
-            found = f"The header, {path}, line {line}, has: {_listed(names)}."
-            raise UnknownName("column", name, map(_short, names), found)
+            found = f"The header, {path}, line {line}, has: {listed(names)}."
+            raise UnknownName("column", name, map(short, names), found)
         if names.count(name) > 1:
             raise DataError(f"the header names '{name}' more than once.", path, line, "Rename one of them.")
     return names.index(wanted[0]), names.index(wanted[1]), True
 
 
-def _objects(path: Path, wanted: tuple[str, str] | None) -> Iterator[Row]:
-    names = wanted or _SIDES
+def _objects(path: Path, wanted: tuple[str, str] | None, complain: Complain) -> Iterator[Row]:
     first = True
-    for line, text in lines(path):
-        if not text.strip():
-            yield line, "", ""
+    for line, text in lines(path, complain):
+        try:
+            sides = _texts(path, line, text, wanted, first) if text.strip() else ("", "")
+        except DataError as error:
+            complain("format", error)
+            sides = "", ""
+        first = first and not text.strip()
+        yield line, *sides
+
+
+def _texts(path: Path, line: int, text: str, wanted: tuple[str, str] | None, first: bool) -> tuple[str, str]:
+    """Source and target of an object; where columns were asked for, the first one shows whether they exist."""
+    names, record = wanted or SIDES, _object(path, line, text)
+    nested = record.get("translation")
+    if isinstance(nested, dict) and not any(name in record for name in names):
+        record = nested
+    for name in names:
+        if name in record:
             continue
-        record = _object(path, line, text)
-        nested = record.get("translation")
-        if isinstance(nested, dict) and not any(name in record for name in names):
-            record = nested
-        for name in names:
-            if name in record:
-                continue
-            found = f"has: {_listed(record)}"
-            if wanted and first:
-                raise UnknownName("column", name, map(_short, record), f"{path}, line {line}, {found}.")
-            raise DataError(f"has no key '{name}'; it {found}.", path, line, "" if wanted else f"{_CHOOSE}.")
-        first = False
-        yield line, _text(path, line, names[0], record[names[0]]), _text(path, line, names[1], record[names[1]])
+        found = f"has: {listed(record)}"
+        if wanted and first:
+            raise UnknownName("column", name, map(short, record), f"{path}, line {line}, {found}.")
+        raise DataError(f"has no key '{name}'; it {found}.", path, line, "" if wanted else f"{CHOOSE}.")
+    return _text(path, line, names[0], record[names[0]]), _text(path, line, names[1], record[names[1]])
 
 
 def _object(path: Path, line: int, text: str) -> dict[str, object]:
@@ -296,12 +307,3 @@ def _text(path: Path, line: int, name: str, value: object) -> str:
         advice = "A character beyond U+FFFF is written as two such escapes, or as itself."
         raise DataError(f"'{name}' holds {code}, half of a character.", path, line, advice) from error
     return value
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 40 else name[:39] + "…"
-
-
-def _listed(names: Iterable[str]) -> str:
-    shown = [_short(name) for name in names]
-    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "") if shown else "nothing"

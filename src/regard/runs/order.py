@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import as_dict, from_dict, override
-from regard.data.pairs import absolute
+from regard.data.entries import absolute, expand
 from regard.decode.settings import Decode
 from regard.errors import RunError, SettingError
 from regard.inputs.text import Text
@@ -135,7 +135,6 @@ def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> None:
     fresh.body.load_state_dict(theirs)
 
 
-def listed(paths: str | Sequence[str]) -> tuple[str, ...]:
-    """One path or several, as a run can find them again from anywhere."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    return tuple(absolute(os.fspath(path)) for path in given)
+def listed(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """One path, pattern or several, as files that a run can find again from anywhere."""
+    return tuple(absolute(entry) for entry in expand(paths))

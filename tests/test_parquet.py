@@ -1,0 +1,184 @@
+"""Pairs from Parquet files, and patterns that stand for many files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.data.entries import expand
+from regard.data.pairs import Pair, read_pairs
+from regard.errors import DataError, RegardError, UnknownName
+from regard.runs.order import listed
+
+arrow = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "my own data"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+def save(path: Path, columns: dict[str, Any], **options: Any) -> str:
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(arrow.table(columns), path, **options)
+    return str(path)
+
+
+def texts(*data: str, **columns: str) -> list[tuple[str, str]]:
+    return [(pair.source, pair.target) for pair in read_pairs(data, columns or None).pairs]
+
+
+def complaint(*data: str, kind: type[RegardError] = DataError, **columns: str) -> str:
+    with pytest.raises(kind) as caught:
+        read_pairs(data, columns or None)
+    return str(caught.value)
+
+
+# Parquet
+
+ENGLISH, GERMAN = ["cat", "dög", "🐦"], ["Katze", "Hund", "Vogel"]
+BOTH = list(zip(ENGLISH, GERMAN, strict=True))
+
+
+def test_columns_are_found_by_name_by_choice_or_by_being_the_only_two(folder: Path) -> None:
+    numbers = arrow.array([1, 2, 3])
+    assert texts(save(folder / "a.parquet", {"id": numbers, "target": GERMAN, "source": ENGLISH})) == BOTH
+    assert texts(save(folder / "b.PQ", {"id": numbers, "en": ENGLISH, "de": GERMAN})) == BOTH
+    several = save(folder / "c.pq", {"en.text": ENGLISH, "by": ["x", "y", "z"], "de": GERMAN})
+    assert texts(several, source="en.text", target="de") == BOTH
+    assert texts(several, source="de", target="de") == [(word, word) for word in GERMAN]
+    assert "3 columns of text were found, and 2 are wanted. Say which" in complaint(several)
+    assert "1 column of text was found" in complaint(save(folder / "d.pq", {"a": ["x"], "b": [1]}))
+
+
+@pytest.mark.parametrize("kind", ["large_string", "dictionary", "string_view"])
+def test_every_kind_of_text_is_text(folder: Path, kind: str) -> None:
+    if kind == "dictionary":
+        column: Any = arrow.array(ENGLISH).dictionary_encode()
+    else:
+        column = arrow.array(ENGLISH, type=getattr(arrow, kind)())
+    assert texts(save(folder / "a.parquet", {"source": column, "target": GERMAN})) == BOTH
+
+
+def test_languages_under_translation_are_picked_by_name(folder: Path) -> None:
+    nested = [{"de": german, "en": english} for english, german in BOTH]
+    path = save(folder / "a.parquet", {"id": [1, 2, 3], "translation": nested})
+    assert texts(path, source="en", target="de") == BOTH
+    assert "'translation' are not named source and target. Say which" in complaint(path)
+    assert "of: de, en" in complaint(path)
+    assert "Did you mean 'de'" in complaint(path, kind=UnknownName, source="en", target="dee")
+    path = save(folder / "b.parquet", {"translation": [*nested[:2], None, {"en": "x", "de": None}]})
+    found = read_pairs([path], {"source": "en", "target": "de"})
+    assert [pair.source for pair in found.pairs] == ENGLISH[:2] and found.empty == [(path, 3), (path, 4)]
+
+
+def test_rows_keep_their_number_over_row_groups_and_nulls_are_blank(folder: Path) -> None:
+    many = [f"row {n}" for n in range(1, 10_001)]
+    german: list[str | None] = [f"Zeile {n}" for n in range(1, 10_001)]
+    german[6] = None
+    path = save(folder / "a.parquet", {"source": many, "target": german}, row_group_size=700)
+    found = read_pairs([path])
+    assert found.empty == [(path, 7)]
+    assert found.pairs[-1] == Pair("row 10000", "Zeile 10000", path, 10_000) and len(found.pairs) == 9999
+
+
+def test_a_wrong_column_is_named(folder: Path) -> None:
+    path = save(folder / "a.parquet", {"english": ENGLISH, "count": [1, 2, 3], "german": GERMAN})
+    said = complaint(path, kind=UnknownName, source="englsh", target="german")
+    assert "Did you mean 'english'?" in said and f"{path} has: english, count, german." in said
+    said = complaint(path, source="english", target="count")
+    assert said.startswith(f"{path}: the column 'count' holds int64, not text. Say which")
+
+
+def test_a_damaged_file_is_refused(folder: Path) -> None:
+    path = Path(save(folder / "a.parquet", {"source": ENGLISH * 5000, "target": GERMAN * 5000}))
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"no such thing", whole[:4] + b"\xff" * 4000 + whole[4004:]):
+        path.write_bytes(content)
+        said = complaint(str(path))
+        assert said.startswith(f"{path}: is no Parquet file, or a damaged one") and "Copy or download it again." in said
+    path.write_bytes(b"")
+    assert complaint(str(path)) == f"{path}: is empty."
+    nothing = arrow.array([], arrow.string())
+    assert "no row of text" in complaint(save(folder / "b.pq", {"source": nothing, "target": nothing}))
+
+
+def test_bytes_that_are_no_text_are_named_by_their_row(folder: Path) -> None:
+    raw = arrow.array([b"cat", b"M\xe4dchen"], arrow.binary())
+    column = arrow.Array.from_buffers(arrow.string(), 2, raw.buffers())
+    path = save(folder / "a.parquet", {"source": ["a", "b"], "target": column})
+    assert complaint(path).startswith(f"{path}: 'target' of row 2 is not UTF-8 (byte 0xe4).")
+
+
+def test_without_pyarrow_it_is_said_how_to_install_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(folder / "a.parquet", {"source": ENGLISH, "target": GERMAN})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert "pip install 'regard[parquet]'" in complaint(path, kind=RegardError)
+
+
+def test_a_parquet_file_by_another_name_is_recognised(folder: Path) -> None:
+    path = save(folder / "a.tsv", {"source": ENGLISH, "target": GERMAN})
+    assert "it is a Parquet file. Name it .parquet." in complaint(path)
+
+
+# Patterns
+
+
+def touch(*names: str) -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("a\tb\n")
+
+
+def test_a_pattern_stands_for_its_files_in_sorted_order(folder: Path) -> None:
+    touch("b.tsv", "a.tsv", "c.csv", ".hidden.tsv", "deep/er/d.tsv", "deep/e.tsv")
+    Path("f.tsv").mkdir()
+    assert expand("*.tsv") == ["a.tsv", "b.tsv"]
+    assert expand(["c.csv", "[!a].tsv", "?.tsv"]) == ["c.csv", "b.tsv", "a.tsv", "b.tsv"]
+    assert expand("**/*.tsv") == ["a.tsv", "b.tsv", "deep/e.tsv", "deep/er/d.tsv"]
+    assert expand(str(folder / "d*/**/*.tsv")) == [str(folder / "deep/e.tsv"), str(folder / "deep/er/d.tsv")]
+    assert texts("*.tsv", "deep/*.tsv") == [("a", "b")] * 3
+
+
+def test_a_pattern_that_matches_nothing_is_refused(folder: Path) -> None:
+    touch("a.tsv")
+    assert complaint("*.jsonl").startswith("*.jsonl: no file matches this pattern.")
+    assert "no file matches" in complaint("*.en:*.de")
+
+
+def test_a_name_that_exists_wins_over_the_pattern(folder: Path) -> None:
+    touch("[a].tsv", "a.tsv", "x*.tsv", "xy.tsv", "set [new]/b.tsv", "[a].en", "[a].de", "n/b.tsv")
+    assert expand(["[a].tsv", "x*.tsv"]) == ["[a].tsv", "x*.tsv"]
+    assert expand("[a].en:[a].de") == ["[a].en:[a].de"]
+    assert expand("set [new]/*.tsv") == ["set [new]/b.tsv"]
+    assert expand("[n]/*.tsv") == ["n/b.tsv"]
+    assert expand("missing.tsv") == ["missing.tsv"]
+
+
+def test_two_patterns_are_matched_by_what_their_signs_stand_for(folder: Path) -> None:
+    touch("b.en", "a.en", "a.de", "b.de", "en/x/1.txt", "de/x/1.txt", "en/2.txt", "de/2.txt")
+    assert expand("*.en:*.de") == ["a.en:a.de", "b.en:b.de"]
+    assert expand("en/**/*.txt:de/**/*.txt") == ["en/2.txt:de/2.txt", "en/x/1.txt:de/x/1.txt"]
+    assert texts("*.en:*.de") == [("a\tb", "a\tb")] * 2
+    assert expand(f"{folder}/[ab].en:{folder}/[ab].de")[0] == f"{folder}/a.en:{folder}/a.de"
+    touch("c.en")
+    said = complaint("*.en:*.de")
+    assert said.startswith("c.en: has no partner: '*.de' matches no file with 'c'")
+    assert "3 files match on the left of the colon, 2 on the right" in said
+    Path("c.en").rename("d.de")
+    assert complaint("*.en:*.de").startswith("d.de: has no partner: '*.en' matches no file with 'd'")
+    assert "has no partner" in complaint("a.en:*.de")
+
+
+def test_a_run_remembers_the_files_and_not_the_pattern(folder: Path) -> None:
+    touch("b.tsv", "a.tsv", "a.en", "a.de")
+    assert listed(Path("*.tsv")) == (str(folder / "a.tsv"), str(folder / "b.tsv"))
+    assert listed(["*.en:*.de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
+    assert listed(listed("*.tsv")) == listed("*.tsv")
