@@ -15,7 +15,7 @@ from oracle import grads, near, noise, noisy
 from regard.nn import kernels
 from regard.nn.attention import Attention, Dot, Recorder
 from regard.nn.memory import Fixed, Frozen, Growing, Memory
-from regard.nn.rules import Causal, Global, Real, Rule, Same, Window
+from regard.nn.rules import Causal, Global, Packed, Real, Rule, Same, Window
 from regard.waists import Offsets, Seen
 
 May = Callable[[int, int, int, int], bool]
@@ -107,7 +107,7 @@ def emulated(
     window_size: tuple[int, int], scale: float,
 ) -> Tensor:  # fmt: skip
     """What the packed kernel does on a GPU: each document alone, its last query beside its last key, -1 no border."""
-    assert q_starts.dtype == k_starts.dtype == torch.int32 and all(x.is_contiguous() for x in (q, k, v))
+    assert q_starts.dtype == k_starts.dtype == torch.int32 and all(x.stride(-1) == 1 for x in (q, k, v))
     left, right = window_size
     out = []
     for n in range(len(q_starts) - 1):
@@ -127,7 +127,7 @@ def emulated(
 
 PACKED = Offsets(torch.tensor([0, 4, 4, 5, 11]), 8)
 SOURCES = Offsets(torch.tensor([0, 2, 3, 3, 7]), 4)
-OURS, ACROSS = Same.packed(PACKED, 11), Same.packed(PACKED, 11, SOURCES, 7)
+OURS, ACROSS = Packed(PACKED, PACKED), Packed(PACKED, SOURCES)
 PACKED_RULES: dict[str, tuple[Rule, int]] = {
     "documents": (OURS, 11),
     "causal": (Causal() & OURS, 11),
@@ -207,7 +207,7 @@ def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatc
     attention = noisy(Attention(6, 2, score=Dot(temperature=1.7)))
     x, rule = noise(1, 11, 6).requires_grad_(), Causal() & OURS
     q, k, v = attention.project(x)
-    own = OURS.documents[0].tolist()
+    own = PACKED.document(torch.arange(11)).tolist()
     mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 1.7 / 3**0.5)
     right = attention.out(mixed.transpose(1, 2).reshape(1, 11, 6))
     monkeypatch.setattr(kernels, "varlen_attn", emulated)

@@ -7,7 +7,7 @@ import torch
 
 from regard.nn import kernels
 from regard.nn.attention import Attention
-from regard.nn.rules import Causal, Real, Rule, Same, Window
+from regard.nn.rules import Causal, Packed, Real, Rule, Window
 from regard.waists import Offsets
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -29,7 +29,7 @@ def on_cuda(offsets: Offsets) -> Offsets:
 def test_packed_rows_give_what_the_rule_says_forward_and_backward(form: str) -> None:
     own, other = on_cuda(STARTS), on_cuda(OTHERS)
     keys_length = 80 if form == "cross" else 64
-    rule: Rule = Same.packed(own, 64, other, 80) if form == "cross" else Same.packed(own, 64)
+    rule: Rule = Packed(own, other if form == "cross" else own)
     rule = {
         "causal": rule & Causal(),
         "window": Window(3, 2) & rule,
@@ -67,4 +67,4 @@ def test_sdpa_equals_the_plain_rule_in_float32() -> None:
 def test_attention_in_training_with_dropout_does_not_take_the_packed_kernel() -> None:
     attention = Attention(32, 4, dropout=0.1).cuda().bfloat16()
     x = torch.randn(1, 64, 32, device="cuda", dtype=torch.bfloat16)
-    assert attention(x, rule=Same.packed(on_cuda(STARTS), 64)).shape == x.shape
+    assert attention(x, rule=Packed(on_cuda(STARTS), on_cuda(STARTS))).shape == x.shape

@@ -10,12 +10,14 @@ import torch
 
 import regard
 from conftest import Trained
+from regard.data.plan import Shape
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError, RunError, SettingError
 from regard.inputs.text import Text
 from regard.learn.loop import Watchman
 from regard.learn.state import newest_state, save_state
+from regard.learn.world import World
 from regard.nn.rules import Real
 from regard.runs.evaluating import evaluate
 from regard.runs.training import train
@@ -68,7 +70,7 @@ def test_a_gradient_that_is_no_number_is_noticed_too() -> None:
     watchman.note(torch.tensor(float("inf")), 7)
     watchman.note(torch.tensor(float("nan")), 8)
     with pytest.raises(RunError, match=r"step 4, grain 2 of 2"):
-        watchman.check(2)
+        watchman.check(2, World())
 
 
 @pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(2, 3).long(), torch.ones(2).bool(), torch.ones(2)])
@@ -181,8 +183,9 @@ def test_bfloat16_attention_on_a_cpu_stays_near_float64_whichever_kernel_is_take
 def test_one_packed_side_is_refused(rows: int = 4) -> None:
     model, task = tiny("transformer"), TASKS["translate"]
     samples = [np.array([3, 4, 2])] * rows
+    shape = Shape((64, 64), (64, 64), 8)
     from regard.tasks.translate import Encoded
 
-    packed = task.collate(Encoded([], samples, samples, []), range(rows), model.config, packed=True)
+    packed = task.collate(Encoded([], samples, samples, []), range(rows), model.config, shape=shape)
     with pytest.raises(ValueError, match="packed on both sides"):
         model.body(Batch(packed.x, target=packed.target, offsets=packed.offsets))

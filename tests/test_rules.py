@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
-from regard.nn.rules import Causal, Global, Real, Rule, Same, Window, dense, join
+from regard.nn.rules import Causal, Global, Packed, Real, Rule, Same, Window, dense, join
 from regard.waists import Offsets
 
 B, H, L = 3, 2, 8
@@ -155,30 +155,29 @@ def owner(at: int, starts: list[int]) -> int:
 
 def test_offsets_number_the_documents_and_count_the_places_in_each() -> None:
     offsets = Offsets(torch.tensor(STARTS), 4)
-    assert offsets.documents(8).tolist() == [[owner(at, STARTS) for at in range(8)]]
+    assert offsets.document(torch.arange(8)).tolist() == [owner(at, STARTS) for at in range(8)]
     assert offsets.positions(8).tolist() == [[at - STARTS[owner(at, STARTS)] for at in range(8)]]
 
 
 def test_places_after_the_last_document_belong_to_none_of_them() -> None:
-    documents = Offsets(torch.tensor([0, 2, 5]), 4).documents(7)[0].tolist()
+    documents = Offsets(torch.tensor([0, 2, 5]), 4).document(torch.arange(7)).tolist()
     assert documents[:5] == [0, 0, 1, 1, 1]
     assert not {0, 1} & set(documents[5:])
 
 
 def test_documents_packed_into_one_row_see_only_themselves() -> None:
-    rule = Same.packed(Offsets(torch.tensor(STARTS), 4), 8)
+    offsets = Offsets(torch.tensor(STARTS), 4)
+    rule = Packed(offsets, offsets)
     table = dense(rule, 1, 1, torch.arange(8), torch.arange(8))[0, 0].tolist()
     assert table == [[owner(q, STARTS) == owner(k, STARTS) for k in range(8)] for q in range(8)]
-    assert rule.offsets is not None and rule.offsets[0] is rule.offsets[1]
 
 
 def test_packed_targets_see_the_packed_source_of_the_same_number() -> None:
     theirs = [0, 2, 2, 3, 6]
     queries, keys = Offsets(torch.tensor(STARTS), 4), Offsets(torch.tensor(theirs), 3)
-    rule = Same.packed(queries, 8, keys, 6)
+    rule = Packed(queries, keys)
     table = dense(rule, 1, 1, torch.arange(8), torch.arange(6))[0, 0].tolist()
     assert table == [[owner(q, STARTS) == owner(k, theirs) for k in range(6)] for q in range(8)]
-    assert rule.offsets == (queries, keys)
 
 
 def test_joining_keeps_what_is_given() -> None:

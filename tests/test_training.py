@@ -34,9 +34,11 @@ from conftest import (
 from regard.data.pairs import Pair
 from regard.decode.settings import Decode
 from regard.errors import RegardError, RunError
-from regard.learn.loop import Step, loop
-from regard.learn.optimiser import Average, make_optimiser, rate_at
+from regard.learn.compute import Compute, Loss
+from regard.learn.loop import Step, loop, numbers
+from regard.learn.optimiser import Average, make_optimiser, rate_at, swapped
 from regard.learn.settings import Train
+from regard.learn.world import World
 from regard.systems.transformer import PRESETS, Config
 from regard.tasks.translate import Translate
 from regard.waists import IGNORE, Batch
@@ -301,7 +303,9 @@ def grain(number: int) -> Batch:
 
 def steps(model: regard.Model, settings: Train, **more: Any) -> list[Step]:
     optimiser = torch.optim.SGD(model.parameters())
-    return list(loop(model, lambda batch: Translate().loss(model, batch), grain, optimiser, settings, **more))
+    compute = Compute(Loss(model, Translate(), 0.0), settings, model.device, World(), steady=False)
+    grains = map(grain, numbers(more.get("done", 0), settings, World()))
+    return list(loop(model, compute, grains, optimiser, settings, **more))
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.25, 100.0])
@@ -364,12 +368,11 @@ def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 1
-    average.update(model, 1)  # early it follows faster: 2 / 11 of the old
-    average.update(model, 100)  # later by its own decay
-    average.swap(model)
-    for parameter, old in zip(model.parameters(), before, strict=True):
-        assert torch.allclose(parameter, old + 1 - 0.6 * 2 / 11)
-    average.swap(model)
+    average.update(1)  # early it follows faster: 2 / 11 of the old
+    average.update(100)  # later by its own decay
+    with swapped(model, average.tensors):
+        for parameter, old in zip(model.parameters(), before, strict=True):
+            assert torch.allclose(parameter, old + 1 - 0.6 * 2 / 11)
     assert all(torch.equal(p, old + 1) for p, old in zip(model.parameters(), before, strict=True))
 
 

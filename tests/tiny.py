@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.pairs import Pair
+from regard.data.plan import Packs
 from regard.model import Identity, Model, assemble
 from regard.systems import SYSTEMS, transformer
 from regard.tasks import TASKS
@@ -88,7 +89,10 @@ def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) 
 def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packed: bool = False) -> Batch:
     """The samples as the model's task hands them over, all of them or these rows."""
     encoded = model.task.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
-    return model.task.collate(encoded, range(len(samples)) if rows is None else rows, model.config, packed=packed)
+    chosen = range(len(samples)) if rows is None else rows
+    # a row with room to spare: what fills it up must change nothing
+    shape = Packs(encoded.lengths(), 1024, 0).shape if packed else None
+    return model.task.collate(encoded, chosen, model.config, shape)
 
 
 def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:

@@ -118,8 +118,20 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
         if not isinstance(value, str | list | tuple):
             raise _refused(name, value, hint)
         parts = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        return tuple(coerce(part, arguments[0], name) for part in parts)
+        return tuple(coerce(part.strip() if isinstance(part, str) else part, arguments[0], name) for part in parts)
+    if origin is dict:
+        return {str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in _entries(value, hint, name)}
     return _coerce_plain(value, hint, name)
+
+
+def _entries(value: Any, hint: Any, name: str) -> list[tuple[Any, Any]]:
+    """`a=1,b=2` or a mapping."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    entries = [part.rpartition("=") for part in str(value).split(",") if part.strip()]
+    if not isinstance(value, str) or any(not (sign and key.strip()) for key, sign, _ in entries):
+        raise SettingError(f"setting '{name}' is written as pattern=value,pattern=value; '{value}' is not.")
+    return [(key.strip(), text.strip()) for key, _, text in entries]
 
 
 def _coerce_union(value: Any, arguments: tuple[Any, ...], hint: Any, name: str) -> Any:

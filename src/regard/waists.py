@@ -22,15 +22,14 @@ class Offsets:
     starts: Tensor
     longest: int
 
-    def documents(self, length: int) -> Tensor:
-        """(1, length): the number of the document that each position belongs to."""
-        at = torch.arange(length, device=self.starts.device)
-        return (torch.searchsorted(self.starts, at, right=True) - 1)[None]
+    def document(self, at: Tensor) -> Tensor:
+        """The number of the document that each position belongs to; empty documents have none."""
+        return torch.searchsorted(self.starts, at.contiguous(), right=True) - 1
 
     def positions(self, length: int) -> Tensor:
         """(1, length): each position counted from the start of its own document."""
         at = torch.arange(length, device=self.starts.device)[None]
-        return at - self.starts[self.documents(length)]
+        return at - self.starts[self.document(at)]
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,17 @@ class Batch:
                 moved[item.name] = value.to(device, non_blocking=True)
             elif isinstance(value, Offsets):
                 moved[item.name] = Offsets(value.starts.to(device, non_blocking=True), value.longest)
+        return replace(self, **moved)
+
+    def pin_memory(self) -> Batch:
+        """In page-locked memory, from where `to` a GPU does not wait. The loader's thread calls it by this name."""
+        moved: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                moved[item.name] = value.pin_memory()
+            elif isinstance(value, Offsets):
+                moved[item.name] = replace(value, starts=value.starts.pin_memory())
         return replace(self, **moved)
 
 

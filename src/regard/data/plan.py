@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,23 +13,19 @@ from regard.errors import DataError, SettingError
 Indices = npt.NDArray[np.int64]
 
 
-class Plan:
-    """Samples grouped into grains of similar length, whose padded size stays within a budget.
+class Epochs:
+    """Samples in grains that fit a budget of tokens, epoch after epoch; how they are grouped is the subclass's affair."""
 
-    The padded size of a grain is its number of rows times its longest length, summed over the sides (source and
-    target, say); a row without length counts as 1.
-    """
-
-    def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int, noise: float = 0.1) -> None:
+    def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         sides = np.asarray(lengths, dtype=np.int64)
         sides = sides[:, None] if sides.ndim == 1 else sides
         if sides.ndim != 2 or (sides < 0).any():
             raise ValueError(f"lengths are (N,) or (N, sides) and not negative, not {sides.shape}")
-        if budget < 1 or seed < 0 or noise < 0:
-            raise SettingError(f"budget {budget}, seed {seed}, noise {noise}: budget must be positive, none negative.")
+        if budget < 1 or seed < 0:
+            raise SettingError(f"budget {budget}, seed {seed}: a budget must be positive, a seed not negative.")
         if not len(sides):
             raise DataError("there are no samples to plan.", advice="Is every row of the data blank or left out?")
-        self.sides, self.total, self.budget, self.seed, self.noise = sides, sides.sum(1), budget, seed, noise
+        self.sides, self.total, self.budget, self.seed = sides, sides.sum(1), budget, seed
         longest = int(self.total.argmax())
         if self.total[longest] > budget:
             problem = f"sample {longest} has a length of {self.total[longest]}, and a grain has room for {budget}."
@@ -37,12 +34,16 @@ class Plan:
         self._latest: tuple[int, list[Indices]] | None = None
 
     def epoch(self, number: int) -> list[Indices]:
-        """Every sample once, in grains of random order. Neighbours in length mix anew in each epoch."""
-        random = np.random.default_rng(np.random.SeedSequence([self.seed, number]))
-        # The noise mixes lengths in proportion; the 1 shuffles samples of the same length even without noise.
-        jittered = self.total + (1 + self.noise * self.total) * random.random(len(self.total))
-        grains = self._cut(self._folded(_order(jittered)))
-        return [grains[place] for place in _order(random.random(len(grains)))]
+        """Every sample once, in grains of random order."""
+        raise NotImplementedError
+
+    def size(self, grain: Indices) -> int:
+        """The positions that are computed for a grain, padding included."""
+        raise NotImplementedError
+
+    def tokens(self, number: int) -> int:
+        """Real tokens of a grain, all sides together."""
+        return int(self.total[self.grain(number)[1]].sum())
 
     def grain(self, number: int) -> tuple[int, Indices]:
         """The epoch and the samples of a grain, counted on through the epochs.
@@ -56,19 +57,47 @@ class Plan:
         epoch = bisect_right(self._starts, number) - 1
         return epoch, self._remembered(epoch)[number - self._starts[epoch]].copy()
 
-    def sequential(self) -> list[Indices]:
-        """Every sample once, by length and without chance, for evaluation."""
-        return self._cut(np.lexsort((self.sides[:, 0], self.total)))
-
     def padding(self) -> float:
         """The share of padded positions in epoch 0."""
-        padded = sum(len(grain) * int(self.sides[grain].max(0).sum()) for grain in self.epoch(0))
+        padded = sum(map(self.size, self.epoch(0)))
         return 1 - int(self.total.sum()) / padded if padded else 0.0
 
     def _remembered(self, epoch: int) -> list[Indices]:
         if self._latest is None or self._latest[0] != epoch:
             self._latest = epoch, self.epoch(epoch)
         return self._latest[1]
+
+    def _random(self, epoch: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence([self.seed, epoch]))
+
+
+class Plan(Epochs):
+    """Samples of similar length together, padded to the longest; the padded size of a grain stays within the budget.
+
+    The padded size of a grain is its number of rows times its longest length, summed over the sides (source and
+    target, say); a row without length counts as 1.
+    """
+
+    def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int, noise: float = 0.1) -> None:
+        super().__init__(lengths, budget, seed)
+        if noise < 0:
+            raise SettingError(f"noise {noise} of the lengths cannot be negative.")
+        self.noise = noise
+
+    def epoch(self, number: int) -> list[Indices]:
+        """Every sample once, in grains of random order. Neighbours in length mix anew in each epoch."""
+        random = self._random(number)
+        # The noise mixes lengths in proportion; the 1 shuffles samples of the same length even without noise.
+        jittered = self.total + (1 + self.noise * self.total) * random.random(len(self.total))
+        grains = self._cut(self._folded(_order(jittered)))
+        return [grains[place] for place in _order(random.random(len(grains)))]
+
+    def size(self, grain: Indices) -> int:
+        return len(grain) * int(self.sides[grain].max(0).sum())
+
+    def sequential(self) -> list[Indices]:
+        """Every sample once, by length and without chance, for evaluation."""
+        return self._cut(np.lexsort((self.sides[:, 0], self.total)))
 
     def _folded(self, order: Indices) -> Indices:
         """Bring together samples that are alike on each side, not in total only.
@@ -101,6 +130,65 @@ class Plan:
             grains.append(order[start:end])
             start = end
         return grains
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The one shape that every grain of packed rows has."""
+
+    rooms: tuple[int, ...]
+    """positions of the row, on each side"""
+    longest: tuple[int, ...]
+    """of a document, on each side, rounded up"""
+    documents: int
+    """in a row, those that only fill it up included"""
+
+
+class Packs(Epochs):
+    """Samples one after another in a row of constant size on each side, in an order of pure chance.
+
+    Nothing is padded to its neighbours; what is left at the end of a row is filled up. All grains have one `shape`, so
+    that compiled or captured code sees one.
+    """
+
+    STEP = 64
+    """sizes are multiples of this, which the matrix units like"""
+
+    def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
+        super().__init__(lengths, budget, seed)
+        sums, longest = self.sides.sum(0), self.sides.max(0)
+        shares = budget * sums / max(int(sums.sum()), 1)
+        rooms = [
+            max(int(share) // self.STEP, -(-int(most) // self.STEP), 1) * self.STEP
+            for share, most in zip(shares, longest, strict=True)
+        ]
+        mean = max(float(self.total.mean()), 1.0)
+        # a quarter more than on average, and some for what fills the rest of a row, in pieces no longer than the longest
+        most = int(1.25 * sum(rooms) / mean) + 8
+        self.most = min(most, len(self.sides))
+        rounded = tuple(-(-max(int(side), 1) // self.STEP) * self.STEP for side in longest)
+        filling = max(-(-room // side) for room, side in zip(rooms, rounded, strict=True))
+        self.shape = Shape(tuple(rooms), rounded, -(-(self.most + filling) // 8) * 8)
+
+    def epoch(self, number: int) -> list[Indices]:
+        random = self._random(number)
+        order = _order(random.random(len(self.total)))
+        sums = np.concatenate(
+            [np.zeros((1, self.sides.shape[1]), dtype=np.int64), np.cumsum(self.sides[order], axis=0)]
+        )
+        grains, start = [], 0
+        while start < len(order):
+            ends = [
+                np.searchsorted(sums[:, i], sums[start, i] + room, side="right") - 1
+                for i, room in enumerate(self.shape.rooms)
+            ]
+            end = min(*map(int, ends), start + self.most)
+            grains.append(order[start:end])
+            start = end
+        return grains
+
+    def size(self, grain: Indices) -> int:
+        return sum(self.shape.rooms)
 
 
 def _order(keys: npt.NDArray[np.float64]) -> Indices:

@@ -7,19 +7,18 @@ dropout and masking are pure functions of it: going on after step n needs to kno
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import RunError
-from regard.learn.optimiser import Average, autocast, rate_at
+from regard.learn.compute import Compute
+from regard.learn.optimiser import Average, rate_at, set_rate
 from regard.learn.settings import Train
+from regard.learn.world import World
 from regard.waists import Batch
-
-Loss = Callable[[Batch], tuple[Tensor, Tensor]]
-Grains = Callable[[int], Batch]
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ class Watchman:
         fresh = (self.first < 0) & ~torch.isfinite(loss)
         self.first = torch.where(fresh, torch.full_like(self.first, grain), self.first)
 
-    def check(self, accumulate: int) -> None:
-        grain = int(self.first)
+    def check(self, accumulate: int, world: World) -> None:
+        grain = world.highest(int(self.first))
         if grain >= 0:
             step, part = divmod(grain, accumulate)
             raise RunError(
@@ -58,46 +57,54 @@ def grain_seed(seed: int, grain: int) -> int:
     return int.from_bytes(digest, "little") % 2**63
 
 
+def numbers(done: int, settings: Train, world: World) -> Iterator[int]:
+    """The grains of this process, in order, from step done + 1 on."""
+    for step in range(done, settings.steps):
+        for part in world.parts(settings.accumulate):
+            yield step * settings.accumulate + part
+
+
 def loop(
-    model: nn.Module, loss: Loss, grains: Grains, optimiser: torch.optim.Optimizer, settings: Train,
+    model: nn.Module, compute: Compute, grains: Iterator[Batch], optimiser: torch.optim.Optimizer, settings: Train,
     done: int = 0, average: Average | None = None, watchman: Watchman | None = None,
 ) -> Iterator[Step]:  # fmt: skip
-    """Steps done + 1 … settings.steps. `grains(g)` is the g-th micro-batch since the beginning of the run."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    device = parameters[0].device
+    """Steps done + 1 … settings.steps. `grains` yields the batches of `numbers(done, …)` in their order."""
+    parameters, world = compute.parameters, compute.world
+    parts = world.parts(settings.accumulate)
     for number in range(done + 1, settings.steps + 1):
-        model.train()
-        total = torch.zeros((), device=device)
-        count = torch.zeros((), device=device)
-        for part in range(settings.accumulate):
+        if not model.training:
+            model.train()
+        sums: Tensor | None = None
+        for part in parts:
             grain = (number - 1) * settings.accumulate + part
-            batch = grains(grain).to(device)
+            batch = next(grains)
             torch.manual_seed(grain_seed(settings.seed, grain))
-            with autocast(device, settings):
-                grain_loss, grain_count = loss(batch)
-            torch.autograd.backward(grain_loss)
-            total += grain_loss.detach()
-            count += grain_count
+            loss, count = compute(batch, last=part == parts[-1])
+            both = torch.stack([loss, count.to(loss.dtype)])
+            sums = both if sums is None else sums + both
             if watchman is not None:
-                watchman.note(grain_loss.detach(), grain)
-        norm = _scale_gradients(parameters, count, settings.clip)
+                watchman.note(loss, grain)
+        assert sums is not None
+        total, count = world.total(sums).unbind()
+        norm = _scale_gradients(parameters, count, settings.clip, world.size)
         if watchman is not None:
             watchman.note(norm, grain)
         rate = rate_at(number, settings)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
+        set_rate(optimiser, rate)
         optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        compute.clear()
         if average is not None:
-            average.update(model, number)
+            average.update(number)
         yield Step(number, total / count, norm, rate)
 
 
-def _scale_gradients(parameters: list[nn.Parameter], count: Tensor, clip: float) -> Tensor:
-    """Gradients of the sum become those of the mean over all labels of the step, then clipped; their norm before that."""
+def _scale_gradients(parameters: list[nn.Parameter], count: Tensor, clip: float, world: int) -> Tensor:
+    """Gradients of the sum become those of the mean over all labels of the step, then clipped; their norm before that.
+
+    PyTorch has divided them by the number of processes; that is undone."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients) / count
-    scale = 1.0 / count
+    scale = world / count
+    norm = torch.nn.utils.get_total_norm(gradients) * scale
     if clip > 0:
         scale = scale * (clip / (norm + 1e-6)).clamp(max=1.0)
     torch._foreach_mul_(gradients, scale)

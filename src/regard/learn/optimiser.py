@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.errors import SettingError, suggest
 from regard.learn.settings import Train
 
 
@@ -23,15 +26,49 @@ def rate_at(step: int, settings: Train) -> float:
     return settings.rate * rising * falling
 
 
+def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
+    """Parameters whose names match do not learn; how many numbers they hold."""
+    named = dict(model.named_parameters())
+    for pattern in patterns:
+        for name in _matching(named, pattern, "train.freeze"):
+            named[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise SettingError(f"train.freeze={','.join(patterns)} leaves nothing to learn.")
+    return sum(parameter.numel() for parameter in named.values() if not parameter.requires_grad)
+
+
+def _matching(named: Iterable[str], pattern: str, setting: str) -> list[str]:
+    """Names are those of the body, as `regard info` shows them."""
+    names = [name.removeprefix("body.") for name in named]
+    found = fnmatch.filter(names, pattern)
+    if not found:
+        raise SettingError(f"{setting}: no parameter is named like '{pattern}'. {suggest(pattern, names)}")
+    return [name for name in named if name.removeprefix("body.") in found]
+
+
 def make_optimiser(model: nn.Module, settings: Train) -> torch.optim.AdamW:
-    """Adam with decoupled decay, of matrices only: gains, biases and vectors are left alone."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for _, p in named if p.ndim >= 2], "weight_decay": settings.decay},
-        {"params": [p for _, p in named if p.ndim < 2], "weight_decay": 0.0},
-    ]
+    """Adam with decoupled decay, of matrices only: gains, biases and vectors are left alone.
+
+    A parameter has the rate of the first pattern of `train.rates` that its name matches, else `train.rate`."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rates: dict[str, float] = {}
+    for pattern, rate in settings.rates.items():
+        for name in _matching(named, pattern, "train.rates"):
+            rates.setdefault(name, rate)
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in named.items():
+        groups.setdefault((parameter.ndim >= 2, rates.get(name, settings.rate)), []).append(parameter)
     beta1, beta2 = settings.betas
-    return torch.optim.AdamW(groups, lr=settings.rate, betas=(beta1, beta2), eps=settings.eps, fused=True)
+    made = [
+        {"params": parameters, "weight_decay": settings.decay if matrix else 0.0, "share": rate / settings.rate}
+        for (matrix, rate), parameters in groups.items()
+    ]
+    return torch.optim.AdamW(made, lr=settings.rate, betas=(beta1, beta2), eps=settings.eps, fused=True)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group.get("share", 1.0)
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -44,10 +81,13 @@ def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dic
 
 
 def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, part = key.rpartition("/")
+        found.setdefault(name, {})[part] = value
     for name, parameter in model.named_parameters():
-        found = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
-        if found:
-            optimiser.state[parameter] = {key: value.to(parameter.device).clone() for key, value in found.items()}
+        if name in found:
+            optimiser.state[parameter] = {k: v.to(parameter.device).clone() for k, v in found[name].items()}
 
 
 class Average:
@@ -55,21 +95,36 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.tensors = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.followed = {name: p.detach() for name, p in model.named_parameters()}
+        self.tensors = {name: p.clone() for name, p in self.followed.items()}
 
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        named = dict(model.named_parameters())
-        mine, theirs = list(self.tensors.values()), [named[name].detach() for name in self.tensors]
-        torch._foreach_lerp_(mine, theirs, 1 - decay)
+        torch._foreach_lerp_(list(self.tensors.values()), list(self.followed.values()), 1 - decay)
 
-    def swap(self, model: nn.Module) -> None:
-        """Exchange the model's weights and the average; a second call exchanges them back."""
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                kept = parameter.detach().clone()
-                parameter.copy_(self.tensors[name])
-                self.tensors[name].copy_(kept)
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.tensors.items():
+            tensor.copy_(tensors[name])
+
+
+@contextmanager
+def swapped(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Other weights in place of the model's own, at the same addresses, until the end of the block."""
+    if tensors is None:
+        yield
+        return
+    named = {name: p.detach() for name, p in model.named_parameters()}
+    kept = {name: p.clone() for name, p in named.items()}
+    _put(named, tensors)
+    try:
+        yield
+    finally:
+        _put(named, kept)
+
+
+def _put(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, parameter in named.items():
+        parameter.copy_(values[name])
 
 
 def fast_bfloat16(device: torch.device) -> bool:
@@ -84,6 +139,9 @@ def fast_bfloat16(device: torch.device) -> bool:
     return False
 
 
+def autocasts(device: torch.device, settings: Train) -> bool:
+    return settings.precision == "bfloat16" or (settings.precision == "auto" and fast_bfloat16(device))
+
+
 def autocast(device: torch.device, settings: Train) -> AbstractContextManager[Any]:
-    wanted = settings.precision == "bfloat16" or (settings.precision == "auto" and fast_bfloat16(device))
-    return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
+    return torch.autocast(device.type, torch.bfloat16) if autocasts(device, settings) else nullcontext()

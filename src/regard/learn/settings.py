@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from regard.errors import SettingError
@@ -34,10 +34,24 @@ class Train:
     """largest norm of the gradient; 0 is no limit"""
     average: float = 0.0
     """keep an exponential average of the weights with this decay, and use it for scores and the saved model; 0 is none"""
+    last: int = 0
+    """average the weights of this many last checkpoints at the end, and keep that if it scores better; 0 is none"""
+    patience: int = 0
+    """stop after this many validations without a better score; 0 is never"""
+    freeze: tuple[str, ...] = ()
+    """parameters that do not learn, by patterns of their names: encoder.* (names: regard info)"""
+    rates: dict[str, float] = field(default_factory=dict)
+    """other highest rates for some parameters, by patterns of their names: encoder.*=1e-5,tokens.*=1e-4"""
     seed: int = 1
     """of initial weights, batches and dropout"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto is bfloat16 autocast where the hardware multiplies it fast, else float32"""
+    packed: Literal["auto", "on", "off"] = "auto"
+    """samples one after another in a row of constant size, without padding; auto is on with bfloat16 on CUDA"""
+    compile: Literal["auto", "off", "graph", "on"] = "auto"
+    """graph records the launches of a grain once (CUDA, packed), on compiles too; auto times them and keeps the faster"""
+    deterministic: bool = False
+    """the same numbers each time on CUDA too, somewhat slower; the CPU always does"""
     every: int = 1000
     """steps between validations, which also save"""
     log: int = 50
@@ -60,3 +74,8 @@ class Train:
                 raise SettingError(f"train.{name} must be in [0, 1), not {part}.")
         if self.rate <= 0 or self.warmup < 0 or self.clip < 0 or self.decay < 0:
             raise SettingError("train.rate must be above 0; train.warmup, train.clip and train.decay at least 0.")
+        if self.last < 0 or self.patience < 0:
+            raise SettingError("train.last and train.patience must be at least 0.")
+        for pattern, rate in self.rates.items():
+            if rate < 0:
+                raise SettingError(f"train.rates: the rate of {pattern} must be at least 0, not {rate}.")

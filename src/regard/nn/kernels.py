@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.nn.rules import Both, Causal, Rule, Same, Window, dense
+from regard.nn.rules import Both, Causal, Packed, Rule, Window, dense
 
 try:  # torch 2.11 has it; a build without it still runs everything else
     from torch.nn.attention.varlen import varlen_attn
@@ -30,6 +30,11 @@ SHORT_ROW, MIDDLE_ROW = 48, 384
 times faster than in bfloat16 at 128 keys), beyond that the fused kernel as it is: benchmarks/short_rows.py."""
 
 
+def packed_kernel() -> bool:
+    """Whether this build of torch has a kernel for packed rows (on CUDA, in 16 bits)."""
+    return varlen_attn is not None
+
+
 def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool) -> Kernel:
     if watched:
         return "plain"
@@ -41,24 +46,22 @@ def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: 
     return "sdpa"
 
 
-def packed_form(rule: Rule | None) -> tuple[Same, tuple[int, int]] | None:
-    """`Same`, alone or joined with Causal and a Window, as (documents, (steps back, steps ahead)); -1 is unbounded."""
+def packed_form(rule: Rule | None) -> tuple[Packed, tuple[int, int]] | None:
+    """`Packed`, alone or joined with Causal and a Window, as (documents, (steps back, steps ahead)); -1 is unbounded."""
     left = right = -1
-    same: Same | None = None
+    packed: Packed | None = None
     for part in _conjuncts(rule):
-        if isinstance(part, Same) and same is None and part.offsets is not None:
-            same = part
+        if isinstance(part, Packed) and packed is None:
+            packed = part
         elif isinstance(part, Causal):
             right = 0
         elif isinstance(part, Window) and part.dilation == 1 and left == -1:
             left, right = part.left, (part.right if right == -1 else min(part.right, right))
         else:
             return None
-    if same is None or same.offsets is None:
-        return None
-    if (left, right) != (-1, -1) and same.offsets[0] is not same.offsets[1]:
+    if packed is None or ((left, right) != (-1, -1) and packed.queries is not packed.keys):
         return None  # the kernel counts steps within each document, the rule along the row: they agree on one side only
-    return same, (left, right)
+    return packed, (left, right)
 
 
 def _conjuncts(rule: Rule | None) -> list[Rule]:
@@ -113,13 +116,12 @@ def widened(
 def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float) -> Tensor:
     """Documents packed into one row, each attended on its own: padding is not computed. q, k, v: (1, H, T, d)."""
     form = packed_form(rule)
-    if form is None or form[0].offsets is None:
+    if form is None:
         raise ValueError("varlen needs a rule of packed documents")
-    (queries, keys), window = form[0].offsets, form[1]
-    rows = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
-    starts = queries.starts.int(), keys.starts.int()
-    out = varlen_attn(
-        rows[0], rows[1], rows[2], *starts, queries.longest, keys.longest, window_size=window, scale=scale
-    )
+    packed, window = form
+    rows = [x[0].transpose(0, 1) for x in (q, k, v)]
+    starts = packed.queries.starts.int(), packed.keys.starts.int()
+    longest = packed.queries.longest, packed.keys.longest
+    out = varlen_attn(rows[0], rows[1], rows[2], *starts, *longest, window_size=window, scale=scale)
     assert isinstance(out, Tensor)
     return out.transpose(0, 1)[None]

@@ -90,26 +90,25 @@ class Real(Rule):
 
 @dataclass(frozen=True, eq=False)
 class Same(Rule):
-    """Only within one's own document. `documents` (B, Q) numbers the queries', `others` (B, K) the keys' (None: the same).
-
-    `offsets` says the same by where documents begin, for kernels that read packed rows directly.
-    """
+    """Only within one's own document. `documents` (B, Q) numbers the queries', `others` (B, K) the keys' (None: the same)."""
 
     documents: Tensor
     others: Tensor | None = None
-    offsets: tuple[Offsets, Offsets] | None = None
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         others = self.documents if self.others is None else self.others
         return self.documents[b, q] == others[b, k]
 
-    @classmethod
-    def packed(cls, queries: Offsets, length: int, keys: Offsets | None = None, keys_length: int | None = None) -> Same:
-        """From where the documents of a packed row begin; documents i of queries and keys belong together."""
-        if (keys is None) != (keys_length is None):
-            raise ValueError("keys of their own need both their offsets and their length")
-        others = None if keys is None or keys_length is None else keys.documents(keys_length)
-        return cls(queries.documents(length), others, (queries, keys or queries))
+
+@dataclass(frozen=True, eq=False)
+class Packed(Rule):
+    """The same, said by where the documents of a packed row begin; documents i of queries and keys belong together."""
+
+    queries: Offsets
+    keys: Offsets
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return self.queries.document(q) == self.keys.document(k)
 
 
 @dataclass(frozen=True, eq=False)

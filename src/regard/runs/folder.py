@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
 
 from regard.draw.curves import curves
 from regard.errors import RunError
 from regard.model import OWN_FILE
+
+
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -30,8 +41,35 @@ class RunFolder:
             raise RunError(f"{self.path}: there is a run already. Go on with it by --resume, or choose another --out.")
         if self.path.is_file():
             raise RunError(f"{self.path}: is a file. Choose another --out.")
-        if self.path.exists() and any(self.path.iterdir()):
+        if self.path.exists() and any(inside.name != LOCK for inside in self.path.iterdir()):
             raise RunError(f"{self.path}: is not empty and is no run. Choose another --out.")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No other process trains into this folder meanwhile. The lock ends with the process, however that ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / LOCK).open("a+", encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be written ({error.strerror}). Choose another --out.") from error
+        with file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.stat(self.path / LOCK)  # not gone meanwhile, with the run that held it
+                except OSError as error:
+                    file.seek(0)
+                    owner = file.read().strip() or "unknown"
+                    raise RunError(
+                        f"{self.path}: another run is training into it (process {owner}). Wait for it, or choose another --out."
+                    ) from error
+            file.truncate(0)
+            file.write(f"{os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                (self.path / LOCK).unlink(missing_ok=True)
 
     def facts(self) -> dict[str, Any]:
         """What regard.json says."""

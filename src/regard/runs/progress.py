@@ -82,6 +82,11 @@ def tell(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def quiet() -> Console:
+    """For the processes of a run that do not speak."""
+    return Console(quiet=True)
+
+
 def own_command() -> str:
     """How this program can be called again: it may stand in a virtual environment that is not on the path."""
     called = Path(sys.argv[0])

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from regard.learn.loop import Step
-from regard.tasks import Task
-from regard.waists import Batch
 
 
 class Window:
     """The steps since the last line of the log: their mean loss and speed."""
 
-    def __init__(self, task: Task, done: int, losses: Sequence[float] = ()) -> None:
-        self.task, self.done = task, done
+    def __init__(self, tokens: Callable[[int], int], done: int, losses: Sequence[float] = ()) -> None:
+        """`tokens(step)`: the real tokens of a step, in all processes."""
+        self.count, self.done = tokens, done
         self.steps: list[Step] = []
         self.losses = [torch.tensor(loss) for loss in losses]
         self.tokens, self.begun, self.pace = 0, time.perf_counter(), 0.0
 
-    def counted(self, grains: Any) -> Any:
-        def counting(number: int) -> Batch:
-            batch: Batch = grains(number)
-            self.tokens += self.task.tokens(batch)
-            return batch
-
-        return counting
-
     def add(self, step: Step) -> None:
         self.steps.append(step)
         self.losses.append(step.loss)
+        self.tokens += self.count(step.number)
 
     def row(self) -> dict[str, Any]:
         device = self.steps[-1].loss.device

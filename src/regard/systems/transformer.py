@@ -18,7 +18,7 @@ from regard.errors import SettingError, WeightsError
 from regard.nn.block import Norm, Stack, Tokens, vaswani_block
 from regard.nn.memory import DecoderState, Fixed, Growing, LayerMemory
 from regard.nn.position import Layout, Sinusoid
-from regard.nn.rules import Causal, Real, Rule, Same, join
+from regard.nn.rules import Causal, Packed, Real, Rule, join
 from regard.systems.preset import Preset, System
 from regard.waists import Batch, Offsets, States
 from regard.weights import Names, Published, Tensors, entry
@@ -123,9 +123,8 @@ class Transformer(nn.Module):
         return self.dropout(x + self.position(where).to(x.dtype))
 
     def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[Float[Tensor, "B S D"], tuple[Tensor, ...]]:
-        length = batch.x.shape[1]
         where = _places(batch.x, batch.offsets) if batch.where is None else batch.where
-        rule: Rule | None = None if batch.offsets is None else Same.packed(batch.offsets, length)
+        rule: Rule | None = None if batch.offsets is None else Packed(batch.offsets, batch.offsets)
         rule = join(rule, None if batch.mask is None else Real(batch.mask))
         return self.encoder(self.embed(batch.x, where), rule=rule, taps=taps)
 
@@ -136,13 +135,12 @@ class Transformer(nn.Module):
         if (batch.offsets is None) != (batch.target_offsets is None):
             raise ValueError("a packed batch is packed on both sides")
         context, tapped = self.encode(batch, taps)
-        S, T = batch.x.shape[1], batch.target.shape[1]
         real = None if batch.target_mask is None else Real(batch.target_mask)
         rule = join(Causal(), real)
         context_rule: Rule | None = None if batch.mask is None else Real(batch.mask)
         if batch.offsets is not None and batch.target_offsets is not None:
-            rule = join(Causal(), Same.packed(batch.target_offsets, T), real)
-            context_rule = join(Same.packed(batch.target_offsets, T, batch.offsets, S), context_rule)
+            rule = join(Causal(), Packed(batch.target_offsets, batch.target_offsets), real)
+            context_rule = join(Packed(batch.target_offsets, batch.offsets), context_rule)
         x = self.embed(batch.target, _places(batch.target, batch.target_offsets))
         sequence, _ = self.decoder(x, context, rule=rule, context_rule=context_rule)
         return States(sequence, taps=tapped, context=context)

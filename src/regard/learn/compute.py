@@ -1,0 +1,177 @@
+"""How one grain is computed: forward and backward, plainly, recorded as a CUDA graph, or compiled.
+
+plain      operators are launched one by one from Python
+graph      the launches of one grain are recorded once and repeated as a whole: for shapes that never change, on CUDA
+compiled   `torch.compile`, and recorded too where that can be
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.learn.optimiser import autocast
+from regard.learn.settings import Train
+from regard.learn.world import World
+from regard.waists import Batch, Offsets
+
+Way = Literal["plain", "graph", "compiled"]
+Result = tuple[Tensor, Tensor]
+
+WARM, TIMED = 4, 12
+"""Grains before the clock starts, and while it runs, when ways are compared."""
+
+WORTH = 300.0
+"""Seconds of work left from which compiling, which takes a minute, is tried."""
+
+
+class Loss(nn.Module):
+    """The loss as a module, so that PyTorch's wrappers see one call forward."""
+
+    def __init__(self, model: nn.Module, task: Any, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.task, self.smoothing = model, task, smoothing
+
+    def forward(self, batch: Batch) -> Result:
+        return self.task.loss(self.model, batch, self.smoothing)
+
+
+class Compute:
+    """Adds the gradients of a grain to those that are there and returns the (sum, count) of its loss."""
+
+    def __init__(self, loss: nn.Module, settings: Train, device: torch.device, world: World, steady: bool) -> None:
+        """`steady`: all grains have one shape."""
+        self.module: nn.Module = world.share(loss)
+        self.settings, self.device, self.world = settings, device, world
+        self.steady = steady
+        self.recordable = steady and device.type == "cuda" and world.size == 1
+        self.parameters = [p for p in loss.parameters() if p.requires_grad]
+        self.way: Way = "plain"
+        self.run: Callable[[Batch, bool], Result] = self._plain
+        self.compiled: Any = None
+
+    def choose(self, way: Way) -> None:
+        self.way = way
+        self.compiled = None
+        if way == "compiled":
+            # one shape is compiled as it is; many are compiled once, with sizes as unknowns
+            self.compiled = torch.compile(self.module, dynamic=not self.steady)
+        self.run = Recorded(self) if way != "plain" and self.recordable else self._plain
+
+    def __call__(self, batch: Batch, last: bool = True) -> Result:
+        """`last`: this process adds no more grains to the step, so gradients may be exchanged."""
+        return self.run(batch, last)
+
+    def clear(self) -> None:
+        """Gradients back to nothing, or to 0 where a recording holds on to their addresses."""
+        if isinstance(self.run, Recorded):
+            torch._foreach_zero_([p.grad for p in self.parameters if p.grad is not None])
+        else:
+            for parameter in self.parameters:
+                parameter.grad = None
+
+    def gradients(self, batch: Batch) -> Result:
+        with autocast(self.device, self.settings):
+            total, count = (self.compiled or self.module)(batch)
+        torch.autograd.backward(total)
+        return total.detach(), count
+
+    def _plain(self, batch: Batch, last: bool) -> Result:
+        waits = not last and self.world.size > 1
+        module: Any = self.module
+        with module.no_sync() if waits else nullcontext():
+            return self.gradients(batch.to(self.device))
+
+
+class Recorded:
+    """One grain recorded as a CUDA graph. Seeds are read anew at each repetition, so dropout differs as it should."""
+
+    def __init__(self, compute: Compute) -> None:
+        self.compute = compute
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.batch: Batch | None = None
+        self.result: Result | None = None
+
+    def __call__(self, batch: Batch, last: bool) -> Result:
+        if self.graph is None or self.batch is None:
+            return self._record(batch)
+        for here, there in zip(_tensors(self.batch), _tensors(batch), strict=True):
+            here.copy_(there, non_blocking=True)
+        self.graph.replay()
+        assert self.result is not None
+        return self.result
+
+    def _record(self, batch: Batch) -> Result:
+        """The first grain of a step: it is computed plainly a few times, as recording asks for, and once as it counts."""
+        self.batch = batch.to(self.compute.device)
+        seed = torch.initial_seed()
+        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.compute.gradients(self.batch)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        # other threads (that pin memory, say) may use CUDA meanwhile
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.result = self.compute.gradients(self.batch)
+        self.compute.clear()
+        torch.manual_seed(seed)
+        self.graph.replay()
+        return self.result
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    found: list[Tensor] = []
+    for item in fields(batch):
+        value = getattr(batch, item.name)
+        if isinstance(value, Tensor | Offsets):
+            found.append(value.starts if isinstance(value, Offsets) else value)
+    return found
+
+
+class Chooser:
+    """`train.compile=auto`: times the ways on real grains and keeps the faster. What is found is said and remembered."""
+
+    def __init__(self, compute: Compute, settings: Train, say: Callable[[str], None], known: str = "") -> None:
+        self.compute, self.settings, self.say = compute, settings, say
+        self.times: dict[Way, float] = {}
+        self.seen, self.begun = 0, 0.0
+        base: Way = "graph" if compute.recordable else "plain"
+        asked: dict[str, Way] = {"off": "plain", "graph": base, "on": "compiled"}
+        self.trying = settings.compile == "auto" and compute.device.type == "cuda" and not known
+        compute.choose(asked.get(settings.compile, base) if not known else known)  # type: ignore[arg-type]
+
+    def step(self, left: int) -> None:
+        """After each step, `left` before the end."""
+        if not self.trying:
+            return
+        self.seen += 1
+        if self.seen == WARM:
+            torch.cuda.synchronize()
+            self.begun = time.perf_counter()
+        elif self.seen == WARM + TIMED:
+            torch.cuda.synchronize()
+            self._timed((time.perf_counter() - self.begun) / TIMED, left)
+
+    def _timed(self, pace: float, left: int) -> None:
+        way, self.seen = self.compute.way, 0
+        self.times[way] = pace
+        worth = self.compute.world.highest(int(left * pace > WORTH))
+        if way != "compiled" and worth:
+            self.say(f"  {1000 * pace:.1f} ms a step; trying torch.compile, which takes a minute")
+            self.compute.choose("compiled")
+            return
+        self.trying = False
+        best = min(self.times, key=lambda name: self.times[name])
+        if self.compute.world.highest(int(best != way)):
+            self.compute.choose("graph" if self.compute.recordable else "plain")
+        if len(self.times) > 1:
+            listed = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in self.times.items())
+            self.say(f"  a step: {listed}; going on with {self.compute.way}")

@@ -1,0 +1,94 @@
+"""The processes that train one model together, as `torchrun` starts them. Distribution itself is PyTorch's.
+
+A step's grains are dealt out to the processes; each adds the gradients of its own, and DistributedDataParallel adds
+them up over all. What is trained does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from regard.errors import SettingError
+
+PATIENCE = datetime.timedelta(hours=12)
+"""How long the others wait while the first process validates or saves."""
+
+
+@dataclass(frozen=True)
+class World:
+    rank: int = 0
+    size: int = 1
+    local: int = 0
+    """the number of this process on its machine, which is also its GPU's"""
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def check(self, accumulate: int) -> None:
+        if accumulate % self.size:
+            able = [n for n in range(1, accumulate + 1) if accumulate % n == 0]
+            raise SettingError(
+                f"{self.size} processes cannot share the {accumulate} grains of a step equally. With "
+                f"train.accumulate={accumulate} there can be {', '.join(map(str, able))}; or set train.accumulate to a "
+                f"multiple of {self.size} (and train.tokens so much lower, for the same batch)."
+            )
+
+    def parts(self, accumulate: int) -> range:
+        """Which grains of a step are ours."""
+        return range(self.rank, accumulate, self.size)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def highest(self, value: int) -> int:
+        """The largest that any process says."""
+        if self.size == 1:
+            return value
+        said = torch.tensor(value)  # on the CPU, through gloo: nothing waits for a GPU
+        dist.all_reduce(said, op=dist.ReduceOp.MAX)
+        return int(said)
+
+    def wait(self) -> None:
+        if self.size > 1:
+            self.highest(0)
+
+    def share(self, module: nn.Module) -> nn.Module:
+        if self.size == 1:
+            return module
+        return nn.parallel.DistributedDataParallel(module, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
+def asked_world() -> World:
+    """What the environment says, before anything is joined."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    return (
+        World(int(os.environ.get("RANK", "0")), size, int(os.environ.get("LOCAL_RANK", "0"))) if size > 1 else World()
+    )
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """The process group of `torchrun`, for as long as the block lasts; a process alone joins nothing."""
+    world = asked_world()
+    if world.size == 1 or dist.is_initialized():
+        yield world
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield world
+    finally:
+        dist.destroy_process_group()

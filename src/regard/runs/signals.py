@@ -1,0 +1,33 @@
+"""SIGINT and SIGTERM are noted and obeyed after the step, so that nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Signals:
+    """`number` is the signal that arrived, 0 until then."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Outside of the main thread signals are not ours."""
+        try:
+            before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.number:  # asked a second time: at once, and what was saved before stays
+            raise KeyboardInterrupt
+        self.number = number

@@ -1,0 +1,322 @@
+"""One run from its first step to its card."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from regard import __version__
+from regard.data.feed import feed
+from regard.data.plan import Packs, Plan
+from regard.errors import Interrupted, RunError
+from regard.learn.compute import Chooser, Compute, Loss
+from regard.learn.loop import Step, Watchman, loop, numbers
+from regard.learn.optimiser import (
+    Average,
+    autocasts,
+    freeze,
+    make_optimiser,
+    optimiser_tensors,
+    restore_optimiser,
+    swapped,
+)
+from regard.learn.state import mean_weights, newest_state, save_state
+from regard.learn.world import World
+from regard.model import Model, load, write_json
+from regard.runs.card import write_card
+from regard.runs.folder import RunFolder
+from regard.runs.order import Order
+from regard.runs.prepare import Prepared
+from regard.runs.progress import Reporter, clock, own_command, tell
+from regard.runs.scoring import validation_loss
+from regard.runs.signals import Signals
+from regard.runs.window import Window
+from regard.waists import Batch
+
+
+class Trainer:
+    def __init__(
+        self, model: Model, folder: RunFolder, prepared: Prepared, order: Order, console: Console, world: World,
+        packed: bool = False,
+    ) -> None:  # fmt: skip
+        self.model, self.folder, self.prepared, self.order, self.console = model, folder, prepared, order, console
+        self.world = world
+        self.settings = order.settings
+        self.task, self.config = model.task, order.settings.train
+        lengths = prepared.train.lengths()
+        self.plan = (Packs if packed else Plan)(lengths, self.config.tokens, self.config.seed)
+        self.frozen = freeze(model, self.config.freeze)
+        self.optimiser = make_optimiser(model, self.config)
+        self.average = Average(model, self.config.average) if self.config.average else None
+        self.watchman = Watchman(model.device)
+        self.signals = Signals()
+        self.best: dict[str, Any] = {}
+        self.pending: list[float] = []
+        self.done = self.stale = 0
+        self.saved, self.way = -1, ""
+
+    def begin(self) -> None:
+        self.prepared.text.save(self.folder.path / "tokenizer.json")
+        write_json(self.folder.path / "regard.json", self._facts())
+
+    def resume(self) -> None:
+        """Take up the newest whole checkpoint, with the same settings and data."""
+        old = self.folder.facts()
+        for name, key in (("training", "fingerprint"), ("validation", "valid_fingerprint")):
+            if old["found"][key] != self.prepared.facts[key]:
+                raise RunError(f"{self.folder.path}: the {name} data is not what the run was started with.")
+        saved, problems = newest_state(self.folder.checkpoints)
+        for problem in problems:
+            self._say(f"  {problem}")
+        if saved is None:
+            if self.order.start is not None and not self.order.start.is_dir():
+                raise RunError(f"{self.order.start}: the folder that the run starts from is not there any more.")
+            self._say("  there is no whole checkpoint; starting at step 0")
+        else:
+            groups = saved.tensors()
+            self.model.body.load_state_dict(groups["model"])
+            restore_optimiser(self.model, self.optimiser, groups.get("optimiser", {}))
+            if self.average is not None:
+                self.average.restore(groups["average"])
+            self.best, self.pending = saved.facts.get("best", {}), saved.facts.get("pending", [])
+            self.stale, self.way = saved.facts.get("stale", 0), saved.facts.get("way", "")
+            self.done = self.saved = saved.step
+            over = self._over()
+            self._say(f"  {'the run is finished:' if over else 'going on after step'} {saved.step:,}{' steps' * over}")
+        if self.world.first:
+            self.folder.cut_back(self.done)
+
+    def run(self) -> Model | None:
+        """Train to the end. The first process returns the best model, the others nothing."""
+        done, begun = self.done, time.perf_counter()
+        loss = Loss(self.model, self.task, self.config.smoothing)
+        compute = Compute(loss, self.config, self.model.device, self.world, isinstance(self.plan, Packs))
+        self._announce()
+        self.window = Window(self._tokens, done, self.pending)
+        if not self._over():
+            self._steps(compute)
+        if not self.world.first:
+            return None
+        if self.done > done:
+            self._say(f"trained {self.done - done:,} steps in {clock(time.perf_counter() - begun)}")
+        return self._finish()
+
+    def _steps(self, compute: Compute) -> None:
+        chooser = Chooser(compute, self.config, self._say, self.way)
+        with Reporter(self.config.steps, self.done, self.console) as reporter, self.signals.noted():
+            grains = self._grains()
+            steps = loop(
+                self.model, compute, grains, self.optimiser, self.config, self.done, self.average, self.watchman
+            )
+            try:
+                for step in steps:
+                    self.done, self.way = step.number, "" if chooser.trying else compute.way
+                    self._note(step, reporter)
+                    chooser.step(self.config.steps - step.number)
+                    if self._stops():
+                        break
+            finally:
+                grains.close()
+
+    def grain(self, number: int) -> Batch:
+        """The batch of a grain, a pure function of its number."""
+        _, rows = self.plan.grain(number)
+        shape = self.plan.shape if isinstance(self.plan, Packs) else None
+        return self.task.collate(self.prepared.train, rows, self.model.config, shape)
+
+    def _grains(self) -> Generator[Batch]:
+        cuda = self.model.device.type == "cuda"
+        workers = self.settings.data.workers if self.settings.data.workers >= 0 else 2 * cuda
+        return feed(self.grain, numbers(self.done, self.config, self.world), workers, pin=cuda)
+
+    def _note(self, step: Step, reporter: Reporter) -> None:
+        """What is due after a step: a line of the log, a validation, a checkpoint."""
+        window = self.window
+        window.add(step)
+        reporter.advance(step)
+        last = step.number == self.config.steps
+        if step.number % self.config.log == 0 or last or step.number == 1:
+            row = window.row()
+            self._check()
+            if self.world.first:
+                self.folder.log(row)
+            reporter.trained(row, window.left(self.config.steps))
+        if self._regular(step.number):
+            self._check()
+            with window.paused():
+                if self.world.first:
+                    self._validate(step.number, reporter)
+                    self._save(step.number)
+                self.world.wait()
+
+    def _stops(self) -> bool:
+        """Signals leave by an exception, patience by itself."""
+        if number := self.world.highest(self.signals.number):
+            self._leave(number)
+        if not self.config.patience or not self._regular(self.done):
+            return False
+        tired = bool(self.world.highest(int(self._tired())))
+        if tired:
+            self._say(f"no better score in {self.config.patience} validations: stopping after step {self.done:,}")
+        return tired
+
+    def _over(self) -> bool:
+        return self.done >= self.config.steps or self._tired()
+
+    def _tired(self) -> bool:
+        return 0 < self.config.patience <= self.stale
+
+    def _regular(self, step: int) -> bool:
+        return step % self.config.every == 0 or step == self.config.steps
+
+    def _tokens(self, step: int) -> int:
+        first = (step - 1) * self.config.accumulate
+        return sum(self.plan.tokens(grain) for grain in range(first, first + self.config.accumulate))
+
+    def _validate(self, step: int, reporter: Reporter) -> None:
+        with swapped(self.model, None if self.average is None else self.average.tensors):
+            row, answers, better = self._scored(step)
+        shown = dict(row)
+        for name in ("sentences", "signature"):  # the same each time
+            row.pop(name, None)
+        self.folder.log(row)
+        self.folder.draw(f"{self.task.name}: {self.folder.path.name}")
+        reporter.validated(shown, better)
+        samples = self.prepared.valid.samples
+        reporter.say(f"    {samples[0].source}\n    → {answers[0].value}\n    = {samples[0].target}")
+        with self.folder.samples.open("a", encoding="utf-8") as file:
+            file.write(f"step {step}\n")
+            for sample, answer in list(zip(samples, answers, strict=False))[:5]:
+                file.write(f"  {sample.source}\n  → {answer.value}\n  = {sample.target}\n\n")
+
+    def _scored(self, step: int, **more: Any) -> tuple[dict[str, Any], list[Any], bool]:
+        """Loss on all validation samples, score on some; the best model so far is what the run folder holds."""
+        self.model.eval()
+        loss = validation_loss(self.model, self.prepared.valid, self.settings)
+        samples = self.prepared.valid.samples[: self.settings.data.score]
+        quick = replace(self.settings.decode, beam=1, best=1, sample=False)
+        scores, answers = self.task.score(self.model, samples, quick, self.settings.data)
+        row = {"kind": "valid", "step": step, "loss": loss, **scores, **more}
+        metric = self.task.metric
+        better = not self.best or (row[metric], -loss) > (self.best[metric], -self.best["loss"])
+        self.stale = 0 if better else self.stale + 1
+        if better:
+            self.best = {name: value for name, value in row.items() if name not in ("sentences", "signature")}
+            self.model.save(self.folder.path, self._facts())
+        return row, answers, better
+
+    def _save(self, step: int) -> None:
+        if self.saved == step or not self.world.first:
+            return
+        groups = {"model": self.model.body.state_dict(), "optimiser": optimiser_tensors(self.model, self.optimiser)}
+        if self.average is not None:
+            groups["average"] = self.average.tensors
+        facts = {
+            "best": self.best, "pending": [float(loss) for loss in self.window.losses], "stale": self.stale,
+            "way": self.way, "world": self.world.size, "torch": torch.__version__, "regard": __version__,
+        }  # fmt: skip
+        keep = max(self.config.keep, self.config.last)
+        save_state(self.folder.checkpoints, step, groups, facts, keep, self._regular)
+        self.saved = step
+
+    def _merge(self) -> None:
+        """`train.last`: the mean of the weights of the last checkpoints, kept if it scores better than the best of them."""
+        every = self.config.every
+        regular = list(range(every, self.done + 1, every))
+        regular += [self.done] * (self.done % every != 0 and self.done == self.config.steps)
+        steps = regular[-self.config.last :]
+        if self.config.last < 2 or len(steps) < 2 or self.best.get("merged"):
+            return
+        mean = mean_weights(self.folder.checkpoints, steps)
+        if mean is None:
+            self._say("  a checkpoint is missing: their weights are not averaged")
+            return
+        stale = self.stale
+        with swapped(self.model, {name: tensor.to(self.model.device) for name, tensor in mean.items()}):
+            row, _, better = self._scored(self.done, merged=len(steps))
+        self.stale = stale
+        kept = "and is kept" if better else "which is no better"
+        self._say(
+            f"the mean of the last {len(steps)} checkpoints has {self.task.metric} {row[self.task.metric]}, {kept}"
+        )
+
+    def _finish(self) -> Model:
+        self._merge()
+        self.folder.close()
+        best = load(self.folder.path, device=self.model.device)
+        how = f"beam {self.settings.decode.beam}" if self.settings.decode.beam > 1 else "greedy"
+        self._say(f"scoring the best model (step {self.best['step']:,}) on all validation pairs, {how}")
+        scores, answers = self.task.score(best, self.prepared.valid.samples, self.settings.decode, self.settings.data)
+        write_json(self.folder.path / "regard.json", {**self.folder.facts(), "best": self.best, "scores": scores})
+        write_card(self.folder, self.prepared.valid.samples, answers)
+        shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
+        self._say(f"validation: {shown}\nthe run is in {self.folder.path}")
+        return best
+
+    def _facts(self) -> dict[str, Any]:
+        identity = self.model.identity
+        return {
+            "regard": __version__,
+            "system": identity.system.name,
+            "task": self.task.name,
+            "preset": self.order.preset,
+            "model": {**identity.config.__dict__},
+            "decode": {**identity.decode.__dict__},
+            "sources": self.order.sources.as_dict(),
+            "found": self.prepared.facts,
+            "settings": self.settings.as_dict(),
+            "best": self.best,
+        }
+
+    def _announce(self) -> None:
+        count = sum(p.numel() for p in self.model.parameters())
+        where, config, passes = self.model.device, self.config, self._passes()
+        precision = "bfloat16 autocast" if autocasts(where, config) else "float32"
+        frozen = f" ({self.frozen:,} frozen)" if self.frozen else ""
+        together = f", {self.world.size} processes" if self.world.size > 1 else ""
+        rows = "packed rows" if isinstance(self.plan, Packs) else "rows"
+        self._say(
+            f"{self.order.preset}: {count:,} parameters{frozen} on {where}{together}, {precision}; "
+            f"steps {self.done:,} to {config.steps:,}, {passes:.0f} passes over the data, "
+            f"{rows} with {100 * self.plan.padding():.1f} % padding"
+        )
+        if passes > 200:
+            few = max(round(100 * config.steps / passes, -2), 100)
+            self._say(f"  that is many passes for so little data; 100 would be train.steps={few:.0f}")
+        if config.warmup >= config.steps:
+            self._say(
+                f"  train.warmup={config.warmup:,} is not over before train.steps={config.steps:,}: the rate never "
+                f"reaches train.rate={config.rate:g}. For a short run set train.warmup={max(config.steps // 10, 1)}."
+            )
+
+    def _passes(self) -> float:
+        return self.config.steps * self.config.accumulate / len(self.plan.epoch(0))
+
+    def _leave(self, number: int) -> None:
+        self._check()
+        self._save(self.done)
+        self.folder.close()
+        again = f"stopped and saved after step {self.done:,}. Go on with:\n  {self.resume_command()}"
+        raise Interrupted(again, number)
+
+    def _check(self) -> None:
+        try:
+            self.watchman.check(self.config.accumulate, self.world)
+        except RunError as error:
+            saved, _ = newest_state(self.folder.checkpoints)
+            raise RunError(f"{error} The last good checkpoint is {saved.path.name if saved else 'none'}.") from error
+
+    def resume_command(self) -> str:
+        command = own_command()
+        if self.world.size > 1:
+            command = f"torchrun --nproc-per-node {self.world.size} -m regard"
+        return f"{command} train {self.task.name} --out {shlex.quote(str(self.folder.path))} --resume"
+
+    def _say(self, text: str) -> None:
+        tell(self.console, text)
