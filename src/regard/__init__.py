@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from regard.model import Model, build, load, save
     from regard.nn.watch import watch
+    from regard.runs.checking import check
     from regard.runs.evaluating import evaluate
     from regard.runs.training import train
     from regard.waists import Answer
@@ -17,6 +18,7 @@ _HOMES = {
     "Answer": "regard.waists",
     "Model": "regard.model",
     "build": "regard.model",
+    "check": "regard.runs.checking",
     "evaluate": "regard.runs.evaluating",
     "load": "regard.model",
     "save": "regard.model",
@@ -25,7 +27,7 @@ _HOMES = {
 }
 """Where the public names live; they are fetched when first used, so that `import regard` does not wait for torch."""
 
-__all__ = ["Answer", "Model", "__version__", "build", "evaluate", "load", "save", "train", "watch"]
+__all__ = ["Answer", "Model", "__version__", "build", "check", "evaluate", "load", "save", "train", "watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,9 +28,9 @@ FILES = ("--data", "--valid")
 SEVERAL = ("--data", "--valid", "--columns", "--set")
 """Options that take several values after one name."""
 
-TABLE_NAME = re.compile(r"\.(tsv|csv|jsonl)(\.gz)?$")
+TABLE_NAME = re.compile(r"\.(tsv|csv|jsonl|parquet|pq)(\.gz)?$")
 
-FILE_NAME = re.compile(r"\S+\.(txt|tsv|csv|jsonl|gz)")
+FILE_NAME = re.compile(r"\S+\.(txt|tsv|csv|jsonl|parquet|gz)")
 """An argument of this form is taken for a file, so that a misspelt one is not translated."""
 
 PICTURES = (".png", ".svg", ".html", ".htm")
@@ -39,7 +39,8 @@ CHUNK = 512
 """Lines of standard input that are answered together."""
 
 Data = Annotated[
-    list[str] | None, typer.Option("--data", help="Files; two parallel files are SRC:TGT.", show_default=False)
+    list[str] | None,
+    typer.Option("--data", help="Files, or a quoted pattern; parallel files are SRC:TGT.", show_default=False),
 ]
 Columns = Annotated[list[str] | None, typer.Option("--columns", help="source=NAME target=NAME: columns by name.")]
 Assigned = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.steps=5000 model.depth=2 …")]
@@ -96,6 +97,24 @@ def train(
         task, data or (), out=out, model=model, valid=valid or (), columns=named(columns), settings=assigned or (),
         config=config, device=device, resume=resume, console=console(),
     )  # fmt: skip
+
+
+@app.command()
+def check(
+    task: Annotated[str, typer.Argument(help="What a model shall do: see 'regard list tasks'.", show_default=False)],
+    data: Data = None,
+    valid: Annotated[list[str] | None, typer.Option("--valid", help="Validation files, checked for leaks.")] = None,
+    columns: Columns = None,
+    assigned: Assigned = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Draw the lengths: a folder, .png or .svg.")] = None,
+) -> None:
+    """Find what is wrong with data before training. Exit code 1: something must be fixed."""
+    from regard.runs.checking import check as run_check
+
+    report = run_check(task, data or (), valid=valid or (), columns=named(columns), settings=assigned or (), out=out)
+    print(as_json(report.as_dict()) if json else report)
+    raise typer.Exit(1 if report.errors else 0)
 
 
 @app.command()

@@ -52,13 +52,15 @@ def _expanded(entry: str) -> list[str]:
     if not any(map(_is_pattern, sides)):
         return [entry]
     source, target = ({match: name for name, match in _found(side).items()} for side in sides)
+    if len(source) == len(target) == 1 and not all(map(_is_pattern, sides)):
+        return [f"{next(iter(source.values()))}:{next(iter(target.values()))}"]
     for these, those, other in ((source, target, sides[1]), (target, source, sides[0])):
         for match, name in sorted(these.items()):
             if match not in those:
                 stood = f" with {', '.join(map(repr, match))} in place of the signs" if match else ""
                 raise DataError(
-                    f"has no partner: '{other}' matches no file{stood}. {len(source)} files match on the left of the "
-                    f"colon, {len(target)} on the right.", name,
+                    f"has no partner: '{other}' matches no file{stood}. Files on the left of the colon: {len(source)}, "
+                    f"on the right: {len(target)}.", name,
                     advice="Two patterns are matched by what their signs stand for, which must be the same on both sides.",
                 )  # fmt: skip
     return [f"{name}:{target[match]}" for match, name in sorted(source.items(), key=lambda item: item[1])]

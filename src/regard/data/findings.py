@@ -1,0 +1,161 @@
+"""What a check of data found: how bad, how much, where, and what to do; as plain text and as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+SHOWN = 5
+"""places that are named of each finding"""
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, and what stands there, shortened."""
+
+    path: str
+    line: int | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        where = self.path if self.line is None else f"{self.path}:{self.line}"
+        return f"{where}  {self.text}" if self.text else where
+
+
+@dataclass(frozen=True)
+class Finding:
+    severity: Severity
+    kind: str
+    """a word for programs"""
+    what: str
+    """for people: what there are `count` of"""
+    count: int
+    share: float
+    """of the rows of its set; 0 where it is not about rows"""
+    places: tuple[Place, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Of every usable pair: (N, 2) words, characters and estimated tokens of source and target."""
+
+    words: NDArray[np.int64]
+    characters: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    longest: int
+    """data.longest, in tokens"""
+    outliers: NDArray[np.int64]
+    """the numbers of pairs whose sides have very different lengths"""
+
+
+@dataclass(frozen=True)
+class Report:
+    task: str
+    counts: Mapping[str, int]
+    """usable pairs and files of each set"""
+    findings: tuple[Finding, ...]
+    lengths: Lengths
+    pictures: tuple[str, ...] = field(default=())
+
+    def of(self, severity: Severity) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == severity]
+
+    @property
+    def errors(self) -> list[Finding]:
+        """What must be put right before training."""
+        return self.of("error")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "counts": dict(self.counts),
+            "errors": len(self.errors),
+            "warnings": len(self.of("warning")),
+            "findings": [
+                {**vars(finding), "share": round(finding.share, 6), "places": [vars(p) for p in finding.places]}
+                for finding in self.findings
+            ],
+            "lengths": {
+                name: dict(zip(_POINTS, row, strict=True)) for name, (_, row) in _quantiles(self.lengths).items()
+            },
+            "pictures": list(self.pictures),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.task}: " + ", ".join(f"{_words(name)} {count:,}" for name, count in self.counts.items()), ""]
+        for severity in SEVERITIES:
+            for finding in self.of(severity):
+                lines += [*_shown(finding), ""]
+        if len(self.lengths.words):
+            lines += [*_table(self.lengths), ""]
+        lines += [f"picture: {path}" for path in self.pictures]
+        many = {severity: len(self.of(severity)) for severity in SEVERITIES}
+        verdict = "something must be fixed" if many["error"] else "nothing must be fixed"
+        found = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in many.items() if count)
+        return "\n".join([*lines, f"{verdict}: {found}" if found else f"{verdict}: no flaw was found"])
+
+
+def _shown(finding: Finding) -> list[str]:
+    percent = 100 * finding.share
+    share = f" ({percent:.1f} %)" if percent >= 0.05 else " (< 0.05 %)" if percent else ""
+    many = f": {finding.count:,}{share}" if finding.count else ""
+    lines = [f"{finding.severity:8} {finding.what}{many}"]
+    lines += [f"         {place}" for place in finding.places]
+    rest = finding.count - len(finding.places)
+    if finding.places and rest > 0 and finding.kind != "turned":  # one place there is a whole file
+        lines.append(f"         … and {rest:,} more")
+    return [*lines, f"         → {finding.advice}"] if finding.advice else lines
+
+
+_POINTS = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _quantiles(lengths: Lengths) -> dict[str, tuple[str, list[int]]]:
+    """A small histogram and the quantiles of each measure and side."""
+    found: dict[str, tuple[str, list[int]]] = {}
+    measures = {"words": lengths.words, "characters": lengths.characters, "tokens_estimated": lengths.tokens}
+    for measure, values in measures.items():
+        for side, name in enumerate(("source", "target") if len(values) else ()):
+            points = np.quantile(values[:, side], list(_POINTS.values()), method="nearest").astype(int).tolist()
+            found[f"{name}_{measure}"] = (_bars(values[:, side], points[4]), points)
+    return found
+
+
+def _bars(values: NDArray[np.int64], most: int) -> str:
+    """Up to the 99th percentile, or one long line would press all others into the first bar."""
+    width = most // 16 + 1  # whole numbers in each bar, or some bars would hold more of them than others
+    heights = np.bincount(values[values <= most] // width)
+    steps = np.ceil(heights / max(heights.max(), 1) * len(BARS)).astype(int)
+    return "".join(BARS[step - 1] if step else " " for step in steps)
+
+
+def _table(lengths: Lengths) -> list[str]:
+    rows = _quantiles(lengths)
+    head = f"{'lengths':26}{'0 to 99 %':18}" + "".join(
+        f"{name[1:] + ' %' if name[0] == 'q' else name:>8}" for name in _POINTS
+    )
+    return [
+        head,
+        *(f"{_words(name):26}{bars:18}" + "".join(f"{n:>8,}" for n in row) for name, (bars, row) in rows.items()),
+    ]
+
+
+def excerpt(text: str, at: int = 0, width: int = 48) -> str:
+    """One short line of a text about a place in it; what cannot be seen is written by its number."""
+    start = max(0, min(at - width // 3, len(text) - width))
+    piece = text[start : start + width]
+    seen = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in piece)
+    return ("…" if start else "") + seen + ("…" if start + width < len(text) else "")

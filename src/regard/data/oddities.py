@@ -1,0 +1,67 @@
+"""Marks that a text was damaged on its way: characters that were lost, decoded wrongly, or left in another's writing."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
+_LOST = "\N{REPLACEMENT CHARACTER}"
+_ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});|</?(?:br|p|b|i|a|div|span)\b[^<>]{0,40}>")
+
+_SECOND = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+"""What the second bytes of UTF-8 look like in Latin-1 and Windows-1252."""
+_TWICE = re.compile(f"[ÂÃÄÅÎÏÐÑâ][{_SECOND}]{{1,2}}")
+
+
+def oddities(text: str) -> Iterator[tuple[str, int]]:
+    """The kind of each mark that occurs, and where it occurs first."""
+    if text.isascii():
+        if not text.isprintable() and (found := _CONTROL.search(text)):
+            yield "control", found.start()
+    else:
+        if found := _CONTROL.search(text):
+            yield "control", found.start()
+        if (at := text.find(_LOST)) >= 0:
+            yield "lost", at
+        if (at := mojibake(text)) >= 0:
+            yield "mojibake", at
+    if ("&" in text or "<" in text) and (found := _ENTITY.search(text)):
+        yield "markup", found.start()
+
+
+def mojibake(text: str) -> int:
+    """Where UTF-8 was read as if it were Windows-1252 ("Ã¼" for "ü"), or −1."""
+    for found in _TWICE.finditer(text):
+        for encoding in ("cp1252", "latin-1"):
+            try:
+                once = found.group().encode(encoding).decode("utf-8", "ignore")
+            except UnicodeEncodeError:
+                continue
+            # a quote behind a capital umlaut also decodes, to letters that hardly any text holds
+            if once and (once[0] in _COMMON or unicodedata.category(once[0])[0] in "PSZ"):
+                return found.start()
+    return -1
+
+
+_COMMON = set(
+    "äöüÄÖÜßáàâãåæçéèêëíìîïñóòôõøœúùûýÿÁÀÂÃÅÆÇÉÈÊËÍÌÎÏÑÓÒÔÕØŒÚÙÛÝąćęłńśźżĄĆĘŁŃŚŹŻčďěňřšťůžČĎŘŠŤŮŽőűğışİŞăâîșțȘȚ"
+) | {chr(code) for code in (*range(0x3B1, 0x3CA), *range(0x391, 0x3AA), *range(0x410, 0x450))}
+
+
+class _Bare(dict[int, str | None]):
+    """A table for `str.translate` that drops punctuation, signs and controls, and learns as it goes."""
+
+    def __missing__(self, code: int) -> str | None:
+        kind = unicodedata.category(chr(code))[0]
+        self[code] = result = " " if kind == "Z" else None if kind in "PSC" else chr(code)
+        return result
+
+
+_BARE = _Bare({ord("\t"): " ", ord("\n"): " "})
+
+
+def bare(text: str) -> str:
+    """The words alone: without case, punctuation and double blanks. A text of nothing else stays as it is."""
+    return " ".join(text.casefold().translate(_BARE).split()) or text

@@ -1,0 +1,134 @@
+"""How long the two sides of pairs are: each by itself, and one against the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.findings import Lengths
+from regard.draw.colour import ACCENT, INK, LIGHT, LINE, QUIET, WARM
+from regard.draw.paper import Sheet, check_ending, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH: Final = 12.0
+MARGIN: Final = 0.45
+HIGH: Final = 4.6
+SIDES: Final = (("source", ACCENT), ("target", WARM))
+DASHED: Final = (0, (4, 3))
+MARKED: Final = 2000
+"""outliers that are drawn one by one; more would hide the rest"""
+
+Numbers = NDArray[np.int64]
+
+
+def draw_lengths(lengths: Lengths, path: Path) -> Path:
+    """Draw estimated tokens, the unit of data.longest, into a .png or .svg file."""
+    ending = check_ending(path, (".png", ".svg"))
+    many, over = len(lengths.tokens), int((lengths.tokens.max(axis=1) > lengths.longest).sum())
+    said = (
+        f"pairs {many:,}, longer than data.longest = {lengths.longest:,}: {over:,}, uneven: {len(lengths.outliers):,}"
+    )
+    with styled():
+        sheet = Sheet(WIDTH, MARGIN + 0.95 + HIGH + 0.75)
+        sheet.text(MARGIN, MARGIN - 0.1, "Lengths of source and target", size=15, weight="bold")
+        sheet.text(MARGIN, MARGIN + 0.25, f"{said}; in tokens, estimated from bytes and words", size=9, colour=QUIET)
+        left, top = MARGIN + 0.5, MARGIN + 0.95
+        _draw_each(sheet.axes(left, top, 5.2, HIGH), lengths)
+        right = left + 5.2 + 0.85
+        _draw_both(sheet.axes(right, top, WIDTH - right - MARGIN, HIGH), lengths)
+        return sheet.save(path, ending)
+
+
+def _edges(lengths: Lengths, many: int) -> tuple[NDArray[np.float64], bool]:
+    """Borders of bars between whole numbers, and whether they grow: a few very long texts would press all others into
+    one bar."""
+    most = int(lengths.tokens.max())
+    if most > 10 * np.quantile(lengths.tokens, 0.99):
+        return np.unique(np.geomspace(1, most + 1, many + 1).round()).astype(np.float64) - 0.5, True
+    width = -(-(most + 1) // many)
+    return np.arange(0, most + 1 + width, width) - 0.5, False
+
+
+def _begin(edges: NDArray[np.float64], lengths: Lengths) -> float:
+    return max(float(edges[0]), 0.6 * float(lengths.tokens.min()) - 0.5)
+
+
+def _draw_each(axes: Axes, lengths: Lengths) -> None:
+    _furnish(axes, "how many have which length")
+    edges, grows = _edges(lengths, 48)
+    limit, most = lengths.longest, edges[-1]
+    near = most > limit / 2  # a limit far away would press everything into a corner
+    for side, (name, colour) in enumerate(SIDES):
+        values = lengths.tokens[:, side]
+        heights = np.histogram(values, edges)[0]
+        axes.stairs(heights, edges, color=colour, fill=True, alpha=0.16)
+        axes.stairs(heights, edges, color=colour, linewidth=1.6, label=f"{name}, median {int(np.median(values)):,}")
+    axes.set_yscale("log")
+    axes.set_ylim(0.7, None)
+    if grows:
+        axes.set_xscale("log")
+    axes.set_xlim(_begin(edges, lengths), 1.02 * (max(most, limit) if near else most))
+    _number(axes)
+    axes.set_xlabel("tokens, estimated", size=8.5, labelpad=4)
+    axes.set_ylabel("pairs, logarithmic", size=8.5)
+    if near:
+        axes.axvline(limit, color=INK, linewidth=1.2, linestyle=DASHED, label=f"data.longest = {limit:,}")
+    axes.legend(loc="upper right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _draw_both(axes: Axes, lengths: Lengths) -> None:
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+    _furnish(axes, "one side against the other")
+    source, target = lengths.tokens[:, 0], lengths.tokens[:, 1]
+    edges, grows = _edges(lengths, 80)
+    density = np.histogram2d(source, target, bins=[edges, edges])[0].T
+    shades = LinearSegmentedColormap.from_list("regard", LIGHT[1:])
+    axes.pcolormesh(
+        edges, edges, np.ma.masked_equal(density, 0), cmap=shades, norm=LogNorm(1, max(2.0, density.max())),
+        rasterized=True,
+    )  # fmt: skip
+    slope = float(np.median(target / np.maximum(source, 1)))
+    line = np.array([max(edges[0], 0.5), edges[-1]])
+    shown = lengths.outliers[:: max(1, -(-len(lengths.outliers) // MARKED))]
+    if len(shown):
+        axes.plot(
+            source[shown], target[shown], "o", markersize=6.5, markerfacecolor="none", markeredgecolor=WARM,
+            markeredgewidth=1.3, label="uneven pairs", zorder=4,
+        )  # fmt: skip
+    axes.plot(line, slope * line, color=QUIET, linewidth=1, linestyle=DASHED, label=f"usual ratio, 1 to {slope:.2g}")
+    if edges[-1] > lengths.longest:
+        axes.axvline(lengths.longest, color=INK, linewidth=1.1, linestyle=DASHED, label="data.longest")
+        axes.axhline(lengths.longest, color=INK, linewidth=1.1, linestyle=DASHED)
+    if grows:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    for limits in (axes.set_xlim, axes.set_ylim):
+        limits(_begin(edges, lengths), (1.1 if grows else 1.02) * edges[-1])
+    _number(axes)
+    axes.set_xlabel("source tokens, estimated", size=8.5, labelpad=4)
+    axes.set_ylabel("target tokens, estimated", size=8.5)
+    axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _furnish(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", size=10.5, weight="bold", pad=8)
+    axes.grid(color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(which="both", length=0, labelsize=8)
+
+
+def _number(axes: Axes) -> None:
+    """Whole numbers at the ticks, after the scales are known."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.set_minor_formatter(NullFormatter())
