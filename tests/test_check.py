@@ -18,6 +18,7 @@ from regard.cli import main
 from regard.data.findings import Finding, Report
 from regard.data.oddities import bare, mojibake, oddities
 from regard.data.pairs import read_pairs
+from regard.data.profile import Profile
 from regard.data.survey import Survey
 from regard.errors import DataError, RegardError
 from regard.runs.checking import CHECKS, check
@@ -257,6 +258,14 @@ def test_validation_data_the_other_way_round_is_an_error(folder: Path, many: Pai
 def test_rows_that_were_not_translated_are_seen(folder: Path, many: Pairs) -> None:
     some = [*many[:-1], (many[-1][0], many[-2][0])]
     assert only(check("translate", tsv("a.tsv", some)), "one_language").places[0].line == 1500
+
+
+def test_a_row_does_not_vouch_for_itself() -> None:
+    profile = Profile.empty()
+    profile.learn(["the cat"] * 9 + ["zzyx"], ["die Katze"] * 9 + ["qqwv"])
+    (of_others,), (of_target,) = profile.leanings(["zzyx"], ["qqwv"], own=True)
+    (also_own,), (also_target,) = profile.leanings(["zzyx"], ["qqwv"], own=False)
+    assert also_own - also_target > 1 > abs(of_others - of_target)
 
 
 def test_two_sides_of_one_language_are_not_judged(folder: Path, many: Pairs) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ SIDES: Final = (("source", ACCENT), ("target", WARM))
 DASHED: Final = (0, (4, 3))
 MARKED: Final = 2000
 """outliers that are drawn one by one; more would hide the rest"""
-
-Numbers = NDArray[np.int64]
 
 
 def draw_lengths(lengths: Lengths, path: Path) -> Path:
@@ -44,17 +42,17 @@ def draw_lengths(lengths: Lengths, path: Path) -> Path:
         return sheet.save(path, ending)
 
 
-def _edges(lengths: Lengths, many: int) -> tuple[NDArray[np.float64], bool]:
+def _edges(lengths: Lengths, many: int) -> tuple[NDArray[np.floating[Any]], bool]:
     """Borders of bars between whole numbers, and whether they grow: a few very long texts would press all others into
     one bar."""
     most = int(lengths.tokens.max())
     if most > 10 * np.quantile(lengths.tokens, 0.99):
-        return np.unique(np.geomspace(1, most + 1, many + 1).round()).astype(np.float64) - 0.5, True
+        return np.unique(np.geomspace(1, most + 1, many + 1).round()) - 0.5, True
     width = -(-(most + 1) // many)
-    return np.arange(0, most + 1 + width, width) - 0.5, False
+    return np.arange(0.0, most + 1 + width, width) - 0.5, False
 
 
-def _begin(edges: NDArray[np.float64], lengths: Lengths) -> float:
+def _begin(edges: NDArray[np.floating[Any]], lengths: Lengths) -> float:
     return max(float(edges[0]), 0.6 * float(lengths.tokens.min()) - 0.5)
 
 
