@@ -63,6 +63,12 @@ def unchecked_where_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tokens of tests never lie in a person's cache."""
+    os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 # -- a tiny translator
 
 TINY = (
@@ -253,9 +259,9 @@ def facts(run: Path) -> dict[str, Any]:
 def stopped_in(step: int) -> Iterator[None]:
     """A SIGTERM arrives while this step is computed."""
     from regard.errors import Interrupted
-    from regard.runs.training import Training
+    from regard.runs.trainer import Trainer
 
-    real = Training.grain
+    real = Trainer.grain
 
     def grain(self: Any, number: int) -> Any:
         if number == (step - 1) * self.config.accumulate:
@@ -263,7 +269,7 @@ def stopped_in(step: int) -> Iterator[None]:
         return real(self, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Training, "grain", grain)
+        patch.setattr(Trainer, "grain", grain)
         with pytest.raises(Interrupted) as stop:
             yield
     assert stop.value.code == 143

@@ -2,49 +2,82 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import TypeVar
+
+import numpy as np
 
 from regard.errors import DataError, SettingError
 
 S = TypeVar("S")
 
+MOST = 2000
+"""Keys that are held out at most, unless another number is asked for."""
+_PART = 1_000_000
+
+
+class Held:
+    """The keys that are held out: the distinct ones with the lowest hashes, a share of all.
+
+    All samples of one key fall on one side, and neither the order of the files nor most of what is added to them changes
+    the choice. At least one key stays on either side. Of each key the first 64 bits of its hash are kept, and only of
+    those that may still be chosen: keys are told apart by them (a million have one in common once in 37 million times).
+    """
+
+    def __init__(self, keys: Iterable[str], share: float = 0.02, most: int = MOST, salt: str = "") -> None:
+        if not 0 < share < 1 or most < 1:
+            raise SettingError(f"cannot hold out {share} of the data, at most {most}: a share lies between 0 and 1.")
+        self.salt = salt
+        hashes = map(self._hash, keys)
+        lowest, enough = np.empty(0, np.uint64), False
+        # A part is as long as what is known already, so that this is sorted few times.
+        while len(part := np.fromiter(islice(hashes, max(_PART, len(lowest))), np.uint64)):
+            lowest = np.unique(np.concatenate([lowest, part]))
+            # The tiny surplus keeps 0.29 * 100 = 28.999… at 29.
+            enough = enough or (int(share * len(lowest) + 1e-9) >= most and len(lowest) > most)
+            lowest = lowest[:most] if enough else lowest
+        if len(lowest) < 2 and not enough:
+            advice = "Add data, or give validation data of its own: --valid PATH."
+            raise DataError(f"{len(lowest)} different samples are too few to hold some out.", advice=advice)
+        count = most if enough else max(1, min(int(share * len(lowest) + 1e-9), most, len(lowest) - 1))
+        self._chosen = frozenset(lowest[:count].tolist())
+
+    def __contains__(self, key: str) -> bool:
+        return self._hash(key) in self._chosen
+
+    def _hash(self, key: str) -> int:
+        content = f"{self.salt}\0{key}".encode("utf-8", "surrogatepass")
+        # big-endian, so that numbers are ordered as the whole digests are
+        return int.from_bytes(blake2b(content, digest_size=16).digest()[:8], "big")
+
 
 def hold_out(
-    samples: Sequence[S], key: Callable[[S], str], share: float = 0.02, most: int = 2000, salt: str = ""
+    samples: Sequence[S], key: Callable[[S], str], share: float = 0.02, most: int = MOST, salt: str = ""
 ) -> tuple[list[S], list[S]]:
-    """Training and validation samples, each in the order given.
+    """Training and validation samples, each in the order given."""
+    held = Held(map(key, samples), share, most, salt)
+    return [sample for sample in samples if key(sample) not in held], [s for s in samples if key(s) in held]
 
-    The distinct keys with the lowest hashes are held out: all samples of one key fall on one side, and neither the
-    order of the files nor most of what is added to them changes the choice. At least one key stays on either side.
-    """
-    if not 0 < share < 1 or most < 1:
-        raise SettingError(f"cannot hold out {share} of the data, at most {most}: a share lies between 0 and 1.")
-    keys = [key(sample) for sample in samples]
-    distinct = set(keys)
-    if len(distinct) < 2:
-        advice = "Add data, or give validation data of its own: --valid PATH."
-        raise DataError(f"{len(distinct)} different samples are too few to hold some out.", advice=advice)
-    # The tiny surplus keeps 0.29 * 100 = 28.999… at 29.
-    count = max(1, min(int(share * len(distinct) + 1e-9), most, len(distinct) - 1))
-    held = set(heapq.nsmallest(count, distinct, key=lambda text: _digest(salt, text)))
-    train = [sample for sample, text in zip(samples, keys, strict=True) if text not in held]
-    valid = [sample for sample, text in zip(samples, keys, strict=True) if text in held]
-    return train, valid
+
+class Fingerprint:
+    """A name for texts in their order, to notice that data has changed."""
+
+    def __init__(self) -> None:
+        self._total = blake2b(digest_size=16)
+
+    def add(self, text: str) -> None:
+        content = text.encode("utf-8", "surrogatepass")
+        # With its length in front, "ab", "c" is not taken for "a", "bc".
+        self._total.update(len(content).to_bytes(8, "little") + content)
+
+    def __str__(self) -> str:
+        return self._total.hexdigest()
 
 
 def fingerprint(texts: Iterable[str]) -> str:
-    """A name for these texts in this order, to notice that data has changed."""
-    total = blake2b(digest_size=16)
+    total = Fingerprint()
     for text in texts:
-        content = text.encode("utf-8", "surrogatepass")
-        # With its length in front, "ab", "c" is not taken for "a", "bc".
-        total.update(len(content).to_bytes(8, "little"))
-        total.update(content)
-    return total.hexdigest()
-
-
-def _digest(salt: str, text: str) -> bytes:
-    return blake2b(f"{salt}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        total.add(text)
+    return str(total)

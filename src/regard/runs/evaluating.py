@@ -14,7 +14,7 @@ from regard.data.split import fingerprint
 from regard.errors import RunError, SettingError
 from regard.model import load, read_identity
 from regard.runs.order import Sources
-from regard.runs.prepare import Say, read_samples, split_samples
+from regard.runs.prepare import Say, read_samples, validation_samples
 from regard.runs.scoring import validation_loss
 from regard.runs.settings import gather, resolve
 from regard.runs.training import pick_device
@@ -46,7 +46,7 @@ def evaluate(
     if data:
         samples = read_samples(model.task, data, columns or own.get("sources", {}).get("columns", {}), say)
     elif "sources" in own:
-        samples = split_samples(model.task, Sources.from_dict(own["sources"]), made, say)[1]
+        samples = validation_samples(model.task, Sources.from_dict(own["sources"]), made, say)
         if fingerprint(model.task.texts(samples)) != own["found"]["valid_fingerprint"]:
             raise RunError(f"{folder}: its validation data is not what it was in training. Name files with --data.")
     else:

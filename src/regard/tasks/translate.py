@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.pairs import Pair, PairSet, read_pairs
-from regard.data.plan import Plan
+from regard.data.pairs import Empty, Pair, PairSet, iterate_pairs, read_pairs
+from regard.data.plan import Plan, Shape
 from regard.data.settings import Data
+from regard.data.store import Rows
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
 from regard.errors import DataError
@@ -25,16 +26,25 @@ from regard.waists import IGNORE, Answer, Batch
 
 @dataclass(frozen=True)
 class Encoded:
-    """Samples as ids: source + end, and start + target + end, of each; and those that were too long."""
+    """Samples as ids: source + end, and start + target + end, of each; and those that were too long.
+
+    What is trained on lies in mapped files, and its samples are not kept."""
 
     samples: list[Pair]
-    source: list[np.ndarray]
-    target: list[np.ndarray]
+    source: Sequence[np.ndarray] | Rows
+    target: Sequence[np.ndarray] | Rows
     too_long: list[Pair]
+
+    def __len__(self) -> int:
+        return len(self.source)
 
     def lengths(self) -> np.ndarray:
         """(N, 2): padded positions that each costs; the decoder reads all but the end."""
-        return np.array([(len(s), len(t) - 1) for s, t in zip(self.source, self.target, strict=True)])
+        return np.stack([_lengths(self.source), _lengths(self.target) - 1], axis=1)
+
+
+def _lengths(rows: Sequence[np.ndarray] | Rows) -> np.ndarray:
+    return rows.lengths() if isinstance(rows, Rows) else np.array([len(row) for row in rows], dtype=np.int64)
 
 
 class Translate:
@@ -45,6 +55,10 @@ class Translate:
 
     def read(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> PairSet:
         return read_pairs(data, columns)
+
+    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
+        """The same one by one, and the places of rows that are left out."""
+        return iterate_pairs(data, columns)
 
     def key(self, sample: Pair) -> str:
         """What must not stand on both sides of a split."""
@@ -75,14 +89,19 @@ class Translate:
             [sample for sample, fit in zip(samples, fits, strict=True) if not fit],
         )
 
-    def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, packed: bool = False) -> Batch:
-        """Teacher forcing: the decoder reads start + target and should say target + end."""
+    def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: Shape | None = None) -> Batch:
+        """Teacher forcing: the decoder reads start + target and should say target + end.
+
+        With a `shape` the samples are packed into one row of it on each side."""
         rows = list(rows)
-        source = [encoded.source[i] for i in rows]
-        reads, says = [encoded.target[i][:-1] for i in rows], [encoded.target[i][1:] for i in rows]
-        if packed:
-            (x, offsets), (target, target_offsets) = pack(source), pack(reads)
-            return Batch(x, target=target, labels=pack(says)[0], offsets=offsets, target_offsets=target_offsets)
+        source, target = [encoded.source[i] for i in rows], [encoded.target[i] for i in rows]
+        reads, says = [row[:-1] for row in target], [row[1:] for row in target]
+        if shape is not None:
+            (room, target_room), (longest, target_longest), many = shape.rooms, shape.longest, shape.documents
+            x, offsets = pack(source, room, longest, many, config.pad)
+            y, target_offsets = pack(reads, target_room, target_longest, many, config.pad)
+            labels, _ = pack(says, target_room, target_longest, many, IGNORE)
+            return Batch(x, target=y, labels=labels, offsets=offsets, target_offsets=target_offsets)
         x, lengths = pad(source, config.pad)
         # the target needs no mask: padding stands at its end, where the causal rule hides it
         return Batch(x, lengths, pad(reads, config.pad)[0], labels=pad(says, IGNORE)[0])
@@ -94,12 +113,6 @@ class Translate:
     def loss(self, model: Asked, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         assert batch.labels is not None
         return cross_entropy(model.body.read(model.body(batch).sequence), batch.labels, smoothing)
-
-    def tokens(self, batch: Batch) -> int:
-        """Real tokens, source and target, for the tokens/s of a log line."""
-        assert batch.labels is not None
-        source = batch.x.numel() if batch.mask is None else int(batch.mask.sum())
-        return source + int((batch.labels != IGNORE).sum())
 
     def answer(
         self, model: Asked, inputs: Sequence[str], decode: Decode, first: int = 0, budget: int = 8192

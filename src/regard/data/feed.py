@@ -1,0 +1,111 @@
+"""Grains prepared ahead by worker processes, in order, which end when the run does: at its end, or when it is killed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from regard.errors import RegardError, RunError
+from regard.waists import Batch
+
+Grain = Callable[[int], Batch]
+"""The grain of a number. It tokenizes nothing: threads of a tokenizer do not live on in a worker."""
+
+
+def feed(grain: Grain, numbers: Iterable[int], workers: int = 0, pin: bool = False) -> Generator[Batch]:
+    """The grains of these numbers, in their order. Close it (`contextlib.closing`) to end its workers at once.
+
+    With `pin` they lie in page-locked memory, from where they reach a GPU while it computes."""
+    if not workers or not sys.platform.startswith("linux"):  # elsewhere a worker would start afresh, without the data
+        for number in numbers:
+            batch = grain(number)
+            yield batch.pin_memory() if pin else batch
+        return
+    source = _ahead(grain, numbers, workers, pin)
+    try:
+        for item in source:
+            if isinstance(item, _Trouble):
+                raise item.error()
+            yield item
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise RunError(
+            f"a process that prepares batches ended ({str(error).rstrip('. ')}): often the memory of the machine, or its "
+            "shared memory, is full. Set data.workers=0, and go on with --resume."
+        ) from error
+    finally:
+        # Now, and not when the last traceback that knows of them goes.
+        getattr(source, "_shutdown_workers", bool)()
+
+
+def _ahead(grain: Grain, numbers: Iterable[int], workers: int, pin: bool) -> Iterator[Batch | _Trouble]:
+    parent = os.getpid()
+    # A worker that is just starting must not hear signals either. More workers than cores are the person's choice.
+    with _held_back(signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        loader: DataLoader[Batch | _Trouble] = DataLoader(
+            _Grains(grain), batch_size=None, sampler=numbers, num_workers=workers, pin_memory=pin, collate_fn=_as_it_is,
+            worker_init_fn=lambda _: _settle(parent), multiprocessing_context="fork",
+            generator=torch.Generator(),  # of its own: workers draw nothing, and the run's draws stay where they are
+        )  # fmt: skip
+        return iter(loader)
+
+
+@contextmanager
+def _held_back(*signals: signal.Signals) -> Iterator[None]:
+    """Signals that arrive meanwhile arrive afterwards; a process that is forked meanwhile never hears them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@dataclass(frozen=True)
+class _Trouble:
+    """An error for a person, on its way from a worker: the loader would bury it in a traceback."""
+
+    kind: type[RegardError]
+    message: str
+
+    def error(self) -> RegardError:
+        made = self.kind.__new__(self.kind, self.message)  # what its parts were is part of the message by now
+        assert isinstance(made, RegardError)
+        return made
+
+
+class _Grains(Dataset[Batch | _Trouble]):
+    def __init__(self, grain: Grain) -> None:
+        self.grain = grain
+
+    def __getitem__(self, number: int) -> Batch | _Trouble:
+        try:
+            return self.grain(number)
+        except RegardError as error:
+            return _Trouble(type(error), str(error))
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _settle(parent: int) -> None:
+    """In a new worker: signals are for the run, which saves and then ends its workers; without it they end at once."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    pr_set_pdeathsig = 1
+    # The loader's own watch looks for the run every few seconds; the kernel tells at once.
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before the kernel was asked

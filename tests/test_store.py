@@ -1,0 +1,405 @@
+"""Tokens in mapped files: what is trained on is never in memory as a whole, and the cache is right or made again."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import heapq
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import KINDS, TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_pairs
+from regard.data import cache, split, store
+from regard.data.cache import Lock, key_of, recall, remember, stored
+from regard.data.pairs import Pair
+from regard.data.split import Held
+from regard.data.store import Store, Writer
+from regard.errors import DataError, RunError, SettingError
+from regard.runs import prepare, reading
+
+ONE = (*TWELVE, "train.steps=1")
+HIT = "tokens from the cache"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for each test."""
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tokens"
+
+
+def some_rows(seed: int = 0, count: int = 50, most: int = 400) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, most, length, dtype=np.int32) for length in random.integers(0, 30, count)]
+
+
+def filled(seed: int = 0) -> cache.Fill:
+    def fill(writer: Writer) -> Mapping[str, Any]:
+        writer.add(source=some_rows(seed)[:20], target=some_rows(seed + 1)[:20])
+        writer.add(source=[], target=[])
+        writer.add(source=some_rows(seed)[20:], target=some_rows(seed + 1)[20:])
+        return {"seed": seed}
+
+    return fill
+
+
+def never(_: Writer) -> Mapping[str, Any]:
+    raise AssertionError("it was filled again")
+
+
+def make(key: str, fill: cache.Fill, said: list[str] | None = None, vocabulary: int = 400) -> Store:
+    return stored(key, ("source", "target"), vocabulary, fill, (said if said is not None else []).append)
+
+
+def holds(found: Store, seed: int = 0) -> bool:
+    wanted = some_rows(seed), some_rows(seed + 1)
+    sides = found.sides["source"], found.sides["target"]
+    return found.facts["seed"] == seed and all(
+        len(a) == len(b) and all(map(np.array_equal, a, b)) for a, b in zip(wanted, sides, strict=True)
+    )
+
+
+def left_in(place: Path) -> list[str]:
+    return sorted(path.name for path in place.iterdir())
+
+
+# -- the form
+
+
+@pytest.mark.parametrize(("vocabulary", "kind"), [(400, np.uint16), (65_536, np.uint16), (65_537, np.int32)])
+def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
+    made = make("a", filled(), vocabulary=vocabulary)
+    side = made.sides["source"]
+    assert holds(made) and side.values.dtype == kind and not side.values.flags.writeable
+    assert side.lengths().tolist() == [len(row) for row in some_rows()]
+    assert holds(make("a", never)) and np.shares_memory(side[8], side.values)
+
+
+def test_a_number_that_does_not_fit_is_not_written() -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        make("a", lambda writer: writer.add(source=[np.array([70_000])], target=[np.array([1])]) or {})
+
+
+def test_a_store_without_rows_is_one() -> None:
+    for _ in range(2):
+        assert len(make("empty", lambda _: {}).sides["source"]) == 0
+
+
+def test_keys_differ_with_what_they_are_made_of() -> None:
+    keys = [key_of(1, "ab", "c"), key_of(1, "a", "bc"), key_of("1", "ab", "c"), key_of(1, ("ab", "c")), key_of()]
+    assert len(set(keys)) == len(keys) and key_of(1, ("a",)) == key_of(1, ["a"])
+
+
+# -- the cache
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "cut off": lambda folder: os.truncate(folder / "source.values", 10),
+    "flipped": lambda folder: flip(folder / "target.values"),
+    "flipped starts": lambda folder: flip(folder / "source.starts"),
+    "a file is gone": lambda folder: (folder / "target.starts").unlink(),
+    "no record": lambda folder: (folder / "store.json").unlink(),
+    "half a record": lambda folder: os.truncate(folder / "store.json", 100),
+    "another record": lambda folder: (folder / "store.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("harm", DAMAGE)
+def test_a_damaged_store_is_made_again(harm: str, place: Path) -> None:
+    make("a", filled())
+    DAMAGE[harm](place / "a")
+    said: list[str] = []
+    assert holds(make("a", filled(), said)) and not said
+    assert holds(make("a", never, said)) and HIT in said[0] and left_in(place) == ["a"]
+
+
+def test_of_a_large_store_the_sizes_are_checked(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("a", filled())
+    monkeypatch.setattr(store, "SUMMED", 0)
+    flip(place / "a" / "target.values")
+    make("a", never)  # by design: to read all of it would take minutes
+    os.truncate(place / "a" / "target.values", 100)
+    assert holds(make("a", filled()))
+
+
+BUILD = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from regard.data.cache import stored
+
+def fill(writer):
+    print("begun", flush=True)
+    for part in range(int(sys.argv[1])):
+        writer.add(source=[np.full(5, part)] * 9, target=[np.full(7, part)] * 9)
+        time.sleep(0.02)
+    return {"pid": 1}
+
+found = stored("a", ("source", "target"), 400, fill, print)
+print(len(found.sides["source"]), int(found.sides["target"].values.sum()), flush=True)
+"""
+
+
+def builder(parts: int) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", BUILD, str(parts)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    return process
+
+
+def test_two_processes_that_build_at_once_end_with_one_store(place: Path) -> None:
+    both = [builder(40), builder(40)]  # each waited for until it has begun, and both take 0.8 s
+    assert len(left_in(place)) == 2
+    said = [process.communicate(timeout=60)[0].split() for process in both]
+    assert said[0] == said[1] == ["360", str(9 * 7 * sum(range(40)))]
+    assert left_in(place) == ["a"]
+    assert len(make("a", never).sides["source"]) == 360
+
+
+def test_a_builder_that_is_killed_leaves_nothing_that_is_ever_used(place: Path) -> None:
+    process = builder(3000)
+    time.sleep(0.1)
+    process.kill()
+    process.communicate()
+    (left,) = left_in(place)
+    assert left.startswith(".a.") and left.endswith(".writing")
+    assert holds(make("a", filled())) and left_in(place) == [left, "a"]  # young: its process may be on another machine
+    old = time.time() - 7200
+    for path in (*(place / left).iterdir(), place / left):
+        os.utime(path, (old, old))
+    make("b", filled())
+    assert left_in(place) == ["a", "b"]
+
+
+def test_what_a_living_process_writes_stays_however_slow_it_is(place: Path) -> None:
+    slow = place / f".a.{os.getpid()}.0123abcd.writing"
+    slow.mkdir(parents=True)
+    os.utime(slow, (1, 1))
+    make("b", filled())
+    assert slow.exists()
+
+
+def test_the_least_recently_used_make_room_but_none_that_is_held(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, key in enumerate("abcd"):
+        make(key, filled())
+        os.utime(place / key / "store.json", (number + 1, number + 1))
+    make("a", never)  # used again: now the latest
+    held = make("b", never).sides["source"]
+    os.utime(place / "b" / "store.json", (1, 1))
+    size = sum(path.stat().st_size for path in (place / "a").iterdir())
+    monkeypatch.setenv("REGARD_CACHE_GB", str(3.5 * size / 1e9))
+    make("e", filled())
+    assert left_in(place) == ["a", "b", "e"] and len(held[3]) == len(some_rows()[3])
+    monkeypatch.setenv("REGARD_CACHE_GB", "0")
+    make("f", filled())
+    assert left_in(place) == ["b", "f"]
+    del held
+    make("g", filled())
+    assert left_in(place) == ["g"]
+
+
+def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said in ("much", "-1", "nan"):
+        monkeypatch.setenv("REGARD_CACHE_GB", said)
+        with pytest.raises(SettingError, match="number of gigabytes"):
+            make("a", filled())
+
+
+def test_a_store_that_goes_while_it_is_opened_is_not_used(place: Path) -> None:
+    make("a", filled())
+    lock = Lock(place / "a" / "store.json")
+    (place / "a").rename(place / "b")
+    assert not lock.take(shared=True)
+
+
+def test_without_a_place_to_write_the_tokens_are_kept_for_this_run(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file"))
+    said: list[str] = []
+    assert holds(make("a", filled(), said))
+    assert len(said) == 1 and str(tmp_path / "file") in said[0] and "REGARD_CACHE=FOLDER" in said[0]
+    assert remember("key", 1) is None and recall("key") is None
+
+
+def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Writer, "finish", full)
+    monkeypatch.setattr("tempfile.tempdir", str(place.parent))
+    with pytest.raises(DataError, match=rf"find no room in {place}: No space left.*REGARD_CACHE=FOLDER"):
+        make("a", filled())
+    assert left_in(place) == []
+
+
+def test_a_note_is_whole_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remember("key", {"a": ["ä", 1, None]})
+    assert recall("key") == {"a": ["ä", 1, None]} and recall("other") is None
+    note = place.parent / "notes" / "key"
+    flip(note)
+    assert recall("key") is None
+    monkeypatch.setattr(cache, "_NOTES", 3)
+    for number in range(5):
+        remember(f"n{number}", number)
+    assert len(left_in(note.parent)) == 3 and recall("n4") == 4
+
+
+# -- what is held out
+
+
+def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:
+    """The choice as it is defined: the lowest digests of all distinct keys."""
+    distinct = set(keys)
+    count = max(1, min(int(share * len(distinct) + 1e-9), most, len(distinct) - 1))
+
+    def digest(text: str) -> bytes:
+        return blake2b(f"{salt}\0{text}".encode(), digest_size=16).digest()
+
+    return set(heapq.nsmallest(count, distinct, key=digest))
+
+
+@pytest.mark.parametrize("part", [7, 100, 10**6])
+@pytest.mark.parametrize(("share", "most"), [(0.02, 2000), (0.3, 50), (0.29, 10**6), (0.9, 3), (1e-4, 5)])
+def test_the_held_out_are_the_same_however_few_are_looked_at_together(
+    part: int, share: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split, "_PART", part)
+    for count in (2, 3, 100, 1000):
+        keys = [f"sentence {number % (2 * count // 3 + 1)}" for number in range(count)]
+        held = Held(iter(keys), share, most, "salt")
+        assert {key for key in keys if key in held} == as_ever(keys, share, most, "salt")
+
+
+# -- a run
+
+
+def test_a_second_run_takes_the_tokens_of_the_first_and_is_the_same(few: Path, tmp_path: Path, place: Path) -> None:
+    first = train_tiny(few, tmp_path / "a", *TWELVE)
+    second = train_tiny(few, tmp_path / "b", *TWELVE)
+    assert HIT not in first and HIT in second and len(left_in(place)) == 1
+    assert (
+        rows(tmp_path / "a") == rows(tmp_path / "b")
+        and facts(tmp_path / "a")["found"] == facts(tmp_path / "b")["found"]
+    )
+    same_tensors(tmp_path / "a/model.safetensors", tmp_path / "b/model.safetensors")
+    shutil.rmtree(place.parent)
+    assert HIT not in train_tiny(few, tmp_path / "c", *TWELVE) and rows(tmp_path / "c") == rows(tmp_path / "a")
+
+
+def test_content_tokenizer_and_limits_decide_and_where_it_lies_does_not(
+    few: Path, pairs: Pairs, tmp_path: Path, place: Path
+) -> None:
+    train_tiny(few, tmp_path / "first", *ONE)
+    others: list[tuple[Any, tuple[str, ...], bool]] = [
+        (KINDS["gz"](tmp_path, pairs[:40]), (), True),
+        (few, ("train.rate=1e-5", "model.width=64"), True),
+        (few, ("data.vocabulary=300",), False),
+        (few, ("data.longest=20",), False),
+        (few, ("train.tokens=64",), False),
+        (few, ("data.share=0.2",), False),
+        (write_pairs(tmp_path / "more.tsv", pairs[:41]), (), False),
+    ]
+    for number, (data, more, hit) in enumerate(others):
+        said = train_tiny(data, tmp_path / str(number), *ONE, *more)
+        assert (HIT in said) == hit, (data, more)
+
+
+def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: Pairs, tmp_path: Path) -> None:
+    data = write_pairs(tmp_path / "d.tsv", pairs[:30])
+    with stopped_in(6):
+        train_tiny(data, tmp_path / "run", *TWELVE)
+    before, content = data.stat(), data.read_bytes()
+    data.write_bytes(content.replace(b"e", b"a"))
+    os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (data.stat().st_size, data.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    with pytest.raises(RunError, match="data is not what the run was started with"):
+        train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+    data.write_bytes(content)
+    assert "going on after step 6" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+
+
+def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    with stopped_in(6):
+        train_tiny(few, tmp_path / "run", *TWELVE)
+    monkeypatch.setattr(reading.Files, "_all", lambda *_: pytest.fail("they were"))
+    assert "held out" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+
+
+def test_data_that_changes_between_two_passes_is_refused(pairs: Pairs, tmp_path: Path, monkeypatch: Any) -> None:
+    data, real = write_pairs(tmp_path / "d.tsv", pairs[:30]), prepare._make_text
+
+    def grown(*given: Any) -> Any:
+        made = real(*given)
+        write_pairs(data, pairs[:31])
+        return made
+
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="changed while it was read"):
+        patch.setattr(prepare, "_make_text", grown)
+        train_tiny(data, tmp_path / "run", *ONE)
+    assert not (tmp_path / "run").exists() and not list((tmp_path / "cache/notes").iterdir())
+    assert "to train on" in train_tiny(data, tmp_path / "run", *ONE)
+
+
+def test_the_first_that_is_too_long_is_named_where_it_lies_now(pairs: Pairs, tmp_path: Path) -> None:
+    many = [*pairs[:20], ("x " * 90, "y"), *pairs[20:30]]
+    for name, blank in (("a.tsv", 0), ("b.tsv", 3)):
+        data = write_pairs(tmp_path / name, [("", "z")] * blank + many)
+        said = train_tiny(
+            data, tmp_path / f"run {name}", *ONE, "data.longest=60", valid=write_pairs(tmp_path / "v.tsv", many)
+        )
+        assert (
+            f"1 training pairs have more than 60 tokens on a side (data.longest) and are skipped, the first at {data}, "
+        )
+        assert f"the first at {data}, line {21 + blank}" in said and (HIT in said) == bool(blank)
+        assert ("3 rows with an empty side are skipped" in said) == bool(blank)
+
+
+def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, monkeypatch: Any) -> None:
+    data = write_pairs(tmp_path / "d.tsv", [(f"{source} {n}", target) for n in range(4) for source, target in pairs])
+    seen: list[int] = []
+
+    def count() -> None:
+        seen.append(sum(type(thing) is Pair for thing in gc.get_objects()))
+
+    def counted(self: Writer, real: Any = Writer.add, **parts: Any) -> None:
+        count()
+        real(self, **parts)
+
+    monkeypatch.setattr(Writer, "add", counted)
+    monkeypatch.setattr(prepare, "CHUNK", 500)
+    monkeypatch.setattr("regard.runs.prepare.Prepared.__post_init__", lambda _: count(), raising=False)
+    train_tiny(data, tmp_path / "run", *ONE, "data.share=0.01", "data.vocabulary=300")
+    found = facts(tmp_path / "run")["found"]
+    assert found["train"] + found["valid"] == 4 * len(pairs) >= 6000
+    assert max(seen) <= 500 + 1000 + 2 * found["valid"]  # a part, what a pass holds ready, and the validation pairs
+    assert len(seen) >= 10
+
+
+def test_a_stream_is_refused_because_it_is_read_more_than_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "d.tsv")
+    with pytest.raises(DataError, match=r"not a file but a stream.*write it to a file"):
+        train_tiny(tmp_path / "d.tsv", tmp_path / "run", *ONE)
+
+
+def test_a_long_pass_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock: Iterator[int] = iter(range(0, 1000, 6))
+    monkeypatch.setattr("regard.runs.reading.time.monotonic", lambda: next(clock))
+    said: list[str] = []
+    assert list(reading.paced(range(4500), "pairs read", said.append)) == list(range(4500))
+    assert said == ["  2,000 pairs read, 167 a second", "  4,000 pairs read, 167 a second"]
