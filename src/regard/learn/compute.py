@@ -78,7 +78,7 @@ class Compute:
 
     def gradients(self, batch: Batch) -> Result:
         with autocast(self.device, self.settings):
-            total, count = (self.compiled or self.module)(batch)
+            total, count = (self.module if self.compiled is None else self.compiled)(batch)
         torch.autograd.backward(total)
         return total.detach(), count
 
@@ -146,7 +146,7 @@ class Chooser:
         base: Way = "graph" if compute.recordable else "plain"
         asked: dict[str, Way] = {"off": "plain", "graph": base, "on": "compiled"}
         self.trying = settings.compile == "auto" and compute.device.type == "cuda" and not known
-        compute.choose(asked.get(settings.compile, base) if not known else known)  # type: ignore[arg-type]
+        compute.choose(known or asked.get(settings.compile, base))  # type: ignore[arg-type]
 
     def step(self, left: int) -> None:
         """After each step, `left` before the end."""

@@ -86,8 +86,8 @@ class Attention(nn.Module):
         scale = self.score.factor(q.shape[-1])
         dropout = self.dropout if self.training else 0.0
         kernel = kernels.choose(q, k, rule, at, dropout, seen is not None)
-        if kernel == "varlen":
-            return kernels.varlen(q, k, v, rule, scale)
+        if kernel in ("varlen", "short"):
+            return kernels.varlen(q, k, v, rule, scale, few=kernel == "short")
         if kernel in ("sdpa", "widened"):
             fused = kernels.sdpa if kernel == "sdpa" else kernels.widened
             return fused(q, k, v, rule, at, scale, dropout)

@@ -1,0 +1,182 @@
+"""Training a Transformer-base on sentences of natural lengths, beside `transformers` (Marian) in the same run.
+
+    python benchmarks/translation_training.py [case ...] [--steps 30]
+
+Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large. Both sides: the same sizes (6 + 6 layers x 512, 37,000 tokens),
+dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids. Source and target tokens are
+counted, real ones only. Needs a CUDA device; `--tiny` runs the logic of every case anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard import build
+from regard.data.plan import Packs, Plan
+from regard.learn.compute import Compute, Loss, Way
+from regard.learn.loop import loop, numbers
+from regard.learn.optimiser import make_optimiser
+from regard.learn.settings import Train
+from regard.learn.world import World
+from regard.tasks.translate import Encoded
+
+LONGEST, PAIRS = 64, 512
+
+
+def natural(count: int) -> np.ndarray:
+    """Lengths as of sentences: median 22, at most 64."""
+    torch.manual_seed(0)
+    return torch.clamp(torch.distributions.LogNormal(3.1, 0.5).sample((count,)).long(), 4, LONGEST).numpy()
+
+
+class Clock:
+    """The median time of an action on a device, after some that do not count."""
+
+    def __init__(self, device: str, steps: int) -> None:
+        self.device, self.steps = device, steps
+
+    def now(self) -> float:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def median(self, action: Any, warm: int = 4) -> float:
+        for _ in range(warm):
+            action()
+        times = []
+        for _ in range(self.steps):
+            begun = self.now()
+            action()
+            times.append(self.now() - begun)
+        return statistics.median(times)
+
+
+def sizes(tiny: bool) -> dict[str, int]:
+    return {"width": 64, "depth": 2, "heads": 4, "hidden": 128, "vocabulary": 500} if tiny else {
+        "width": 512, "depth": 6, "heads": 8, "hidden": 2048, "vocabulary": 37_000}  # fmt: skip
+
+
+def work(size: dict[str, int]) -> float:
+    """Matrix operations of one source and one target token, forward and backward: 6 for each weight that is used."""
+    square, feed = size["width"] ** 2, 2 * size["width"] * size["hidden"]
+    encoder, decoder = size["depth"] * (4 * square + feed), size["depth"] * (8 * square + feed)
+    return 6.0 * (encoder + decoder + size["width"] * size["vocabulary"])
+
+
+def peer(clock: Clock, size: dict[str, int], full: bool) -> dict[str, float]:
+    from transformers import MarianConfig, MarianMTModel
+
+    model = MarianMTModel(MarianConfig(
+        vocab_size=size["vocabulary"], d_model=size["width"], encoder_layers=size["depth"], decoder_layers=size["depth"],
+        encoder_attention_heads=size["heads"], decoder_attention_heads=size["heads"], encoder_ffn_dim=size["hidden"],
+        decoder_ffn_dim=size["hidden"], dropout=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+        forced_eos_token_id=None, max_position_embeddings=512, attn_implementation="sdpa",
+    )).to(clock.device).train()  # fmt: skip
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    compiled = torch.compile(model)
+    lengths = torch.from_numpy(natural(PAIRS))
+    x = torch.randint(2, size["vocabulary"], (PAIRS, LONGEST), device=clock.device)
+    given: dict[str, torch.Tensor] = {"input_ids": x, "labels": x}
+    if not full:
+        mask = (torch.arange(LONGEST) < lengths[:, None]).to(clock.device)
+        given = {"input_ids": x, "attention_mask": mask.long(), "labels": torch.where(mask, x, -100)}
+
+    def step() -> None:
+        with torch.autocast(clock.device, torch.bfloat16):
+            loss = compiled(**given).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    tokens = 2 * (PAIRS * LONGEST if full else int(lengths.sum()))
+    return {"tokens": tokens, "seconds": clock.median(step)}
+
+
+def ours(clock: Clock, size: dict[str, int], way: Way, share: float = 1.0) -> dict[str, float]:
+    """The loop of `regard train`, batches made and moved as there, on other sentences in each step.
+
+    A step has as many real tokens as the peer's padded batch, or `share` times as many."""
+    lengths = natural(40 * PAIRS)
+    draw = np.random.default_rng(0)
+    rows = [draw.integers(3, size["vocabulary"], length, dtype=np.int32) for length in lengths]
+    encoded = Encoded([], rows, [np.concatenate([[1], row]) for row in rows], [])
+    model = build("transformer-base", decoder_depth=size["depth"], dropout=0.0, **size).to(clock.device)
+    settings = Train(steps=10**6, tokens=int(share * 2 * natural(PAIRS).sum()), smoothing=0.0, clip=1.0, precision="bfloat16")
+    kind: Any = Packs if clock.device == "cuda" else Plan
+    plan = kind(encoded.lengths(), settings.tokens, 1)
+    compute = Compute(Loss(model, model.task, 0.0), settings, torch.device(clock.device), World(), kind is Packs)
+    compute.choose(way)
+    shape = getattr(plan, "shape", None)
+
+    def grain(number: int) -> Any:
+        batch = model.task.collate(encoded, plan.grain(number)[1], model.config, shape)
+        return batch.pin_memory() if clock.device == "cuda" else batch
+
+    grains = map(grain, numbers(0, settings, World()))
+    steps = loop(model, compute, grains, make_optimiser(model, settings), settings)
+    for _ in range(6):
+        next(steps)
+    begun = clock.now()
+    last = [next(steps) for _ in range(clock.steps)][-1]
+    seconds = clock.now() - begun
+    first = last.number - clock.steps
+    tokens = sum(plan.tokens(number) for number in range(first, last.number))
+    return {"tokens": tokens / clock.steps, "seconds": seconds / clock.steps, "padding": round(plan.padding(), 4)}
+
+
+def ceiling(clock: Clock) -> dict[str, float]:
+    n = 8192 if clock.device == "cuda" else 512
+    a, b = (torch.randn(n, n, device=clock.device, dtype=torch.bfloat16) for _ in range(2))
+    return {"TFLOP_per_s": round(2 * n**3 / clock.median(lambda: a @ b) / 1e12, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--tiny", action="store_true")
+    asked = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    clock, size = Clock("cuda" if torch.cuda.is_available() else "cpu", asked.steps), sizes(asked.tiny)
+    cases: dict[str, Any] = {
+        "ceiling": lambda: ceiling(clock),
+        "peer_padded": lambda: peer(clock, size, full=False), "peer_full": lambda: peer(clock, size, full=True),
+        "plain": lambda: ours(clock, size, "plain"), "graph": lambda: ours(clock, size, "graph"),
+        "compiled": lambda: ours(clock, size, "compiled"),
+        # as many positions in a step as the peer's batch has with its padding: packing leaves room for them
+        "compiled_large": lambda: ours(clock, size, "compiled", LONGEST * PAIRS / natural(PAIRS).sum()),
+    }  # fmt: skip
+    print(torch.__version__, torch.cuda.get_device_name() if clock.device == "cuda" else "cpu")
+    for name in asked.cases or cases:
+        if clock.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        begun = time.perf_counter()
+        try:
+            found = cases[name]()
+        except Exception as error:
+            print(name, repr(error)[:2000], flush=True)
+            continue
+        if "tokens" in found:
+            found["tokens_per_s"] = round(found["tokens"] / found["seconds"])
+            found["ms"] = round(1000 * found.pop("seconds"), 2)
+            found["TFLOP_per_s"] = round(found["tokens_per_s"] / 2 * work(size) / 1e12, 1)
+        if clock.device == "cuda":
+            found["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        found["wall_s"] = round(time.perf_counter() - begun, 1)
+        print(name, json.dumps(found), flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch._dynamo.reset()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Attention of many short documents packed into one row, on CUDA: a Triton kernel of one tile a document and head.
+
+Kernels for long rows compute tiles of 128 x 128; a sentence of 25 tokens fills a twenty-fifth of one. Here a tile is as
+large as the longest document (up to 128), everything of a document is on the chip at once, and the backward pass is one
+kernel without sums over several. Imported only where Triton is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LONGEST = 128
+"""tokens of a document, at most"""
+HEAD_WIDTHS = (16, 32, 64, 128)
+
+
+@triton.jit
+def _scores(q, k, rows, columns, queries, keys, scale, causal: tl.constexpr):  # type: ignore[no-untyped-def]
+    """q kᵀ · scale, -inf where the query may not look."""
+    scores = tl.dot(q, tl.trans(k)) * scale
+    may = (columns[None, :] < keys) & (rows[:, None] < queries)
+    if causal:
+        may = may & (columns[None, :] <= rows[:, None])
+    return tl.where(may, scores, float("-inf"))
+
+
+@triton.jit
+def _places(starts, document, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where a document begins, how long it is, and its positions."""
+    first = tl.load(starts + document).to(tl.int64)
+    return first, tl.load(starts + document + 1).to(tl.int64) - first, tl.arange(0, block)
+
+
+@triton.jit
+def _tile(x, first, count, at, head, row_step, head_step, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    columns = tl.arange(0, width)
+    places = x + (first + at)[:, None] * row_step + head * head_step + columns[None, :]
+    return places, (at < count)[:, None]
+
+
+@triton.jit
+def _forward(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head, v_step, v_head, scale,
+             width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    document, head = tl.program_id(0), tl.program_id(1)
+    q_first, queries, rows = _places(q_starts, document, q_block)
+    k_first, keys, columns = _places(k_starts, document, k_block)
+    if queries > 0:
+        at, there = _tile(q, q_first, queries, rows, head, q_step, q_head, width)
+        query = tl.load(at, mask=there, other=0.0)
+        at, there = _tile(k, k_first, keys, columns, head, k_step, k_head, width)
+        key = tl.load(at, mask=there, other=0.0)
+        at, there = _tile(v, k_first, keys, columns, head, v_step, v_head, width)
+        value = tl.load(at, mask=there, other=0.0)
+        scores = _scores(query, key, rows, columns, queries, keys, scale, causal)
+        highest = tl.max(scores, 1)
+        highest = tl.where(highest == float("-inf"), 0.0, highest)
+        weights = tl.exp(scores - highest[:, None])
+        total = tl.sum(weights, 1)
+        total = tl.where(total == 0.0, 1.0, total)  # a query that may look at nothing receives 0
+        mixed = tl.dot((weights / total[:, None]).to(value.dtype), value)
+        at, there = _tile(out, q_first, queries, rows, head, heads * width, width, width)
+        tl.store(at, mixed.to(out.dtype.element_ty), mask=there)
+        tl.store(lse + head * length + q_first + rows, highest + tl.log(total), mask=rows < queries)
+
+
+@triton.jit
+def _backward(q, k, v, out, lse, gradient, dq, dk, dv, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head,
+              v_step, v_head, scale, width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr,
+              causal: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    document, head = tl.program_id(0), tl.program_id(1)
+    q_first, queries, rows = _places(q_starts, document, q_block)
+    k_first, keys, columns = _places(k_starts, document, k_block)
+    if queries + keys > 0:
+        at, there = _tile(q, q_first, queries, rows, head, q_step, q_head, width)
+        query = tl.load(at, mask=there, other=0.0)
+        at, there = _tile(k, k_first, keys, columns, head, k_step, k_head, width)
+        key = tl.load(at, mask=there, other=0.0)
+        at, there = _tile(v, k_first, keys, columns, head, v_step, v_head, width)
+        value = tl.load(at, mask=there, other=0.0)
+        at, there = _tile(out, q_first, queries, rows, head, heads * width, width, width)
+        mixed = tl.load(at, mask=there, other=0.0)
+        at, there = _tile(gradient, q_first, queries, rows, head, heads * width, width, width)
+        told = tl.load(at, mask=there, other=0.0)
+        norm = tl.load(lse + head * length + q_first + rows, mask=rows < queries, other=0.0)
+        scores = _scores(query, key, rows, columns, queries, keys, scale, causal)
+        weights = tl.exp(scores - norm[:, None])
+        own = tl.sum(mixed.to(tl.float32) * told.to(tl.float32), 1)
+        d_scores = (weights * (tl.dot(told, tl.trans(value)) - own[:, None]) * scale).to(query.dtype)
+        at, there = _tile(dq, q_first, queries, rows, head, heads * width, width, width)
+        tl.store(at, tl.dot(d_scores, key).to(dq.dtype.element_ty), mask=there)
+        at, there = _tile(dk, k_first, keys, columns, head, heads * width, width, width)
+        tl.store(at, tl.dot(tl.trans(d_scores), query).to(dk.dtype.element_ty), mask=there)
+        at, there = _tile(dv, k_first, keys, columns, head, heads * width, width, width)
+        tl.store(at, tl.dot(tl.trans(weights.to(told.dtype)), told).to(dv.dtype.element_ty), mask=there)
+
+
+def _block(longest: int) -> int:
+    return max(16, 1 << (longest - 1).bit_length())
+
+
+def _sizes(q: Tensor, k: Tensor, v: Tensor, q_longest: int, k_longest: int, scale: float, causal: bool) -> tuple[Any, Any]:
+    """Arguments of both kernels that say how things lie, and how large tiles are."""
+    steps = [step for x in (q, k, v) for step in x.stride()[:2]]
+    blocks = {"q_block": _block(q_longest), "k_block": _block(k_longest)}
+    warps = 8 if max(blocks.values()) > 64 else 4 if max(blocks.values()) > 32 else 2
+    return (q.shape[0], q.shape[1], *steps, scale), {**blocks, "width": q.shape[2], "causal": causal, "num_warps": warps}
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, q_longest: int, k_longest: int, causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """q (T, H, d), k and v (S, H, d), documents i of both sides belong together: the mixture and the norm of its weights."""
+    out = q.new_empty(q.shape)
+    lse = torch.empty(q.shape[1], q.shape[0], device=q.device, dtype=torch.float32)
+    numbers, sizes = _sizes(q, k, v, q_longest, k_longest, scale, causal)
+    _forward[(len(q_starts) - 1, q.shape[1])](q, k, v, out, lse, q_starts, k_starts, *numbers, **sizes)
+    return out, lse
+
+
+def backward(
+    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, q_starts: Tensor, k_starts: Tensor,
+    q_longest: int, k_longest: int, causal: bool, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    numbers, sizes = _sizes(q, k, v, q_longest, k_longest, scale, causal)
+    grid = (len(q_starts) - 1, q.shape[1])
+    _backward[grid](q, k, v, out, lse, gradient.contiguous(), dq, dk, dv, q_starts, k_starts, *numbers, **sizes)
+    return dq, dk, dv
+
+
+_forward_op = torch.library.custom_op("regard::short_attention", forward, mutates_args=(), device_types="cuda")
+_backward_op = torch.library.custom_op("regard::short_attention_backward", backward, mutates_args=(), device_types="cuda")
+
+
+@_forward_op.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+@_backward_op.register_fake
+def _(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, q_starts, k_starts, *ctx.sizes = inputs
+    ctx.save_for_backward(q, k, v, *output, q_starts, k_starts)
+
+
+def _pull(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Any, ...]:
+    return (*_backward_op(gradient, *ctx.saved_tensors, *ctx.sizes), *(None,) * 6)
+
+
+torch.library.register_autograd("regard::short_attention", _pull, setup_context=_keep)
+
+
+def short_attention(
+    q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], longest: tuple[int, int], causal: bool, scale: float
+) -> Tensor:
+    mixed: Tensor = _forward_op(q, k, v, *starts, *longest, causal, scale)[0]
+    return mixed
