@@ -37,8 +37,8 @@ def feed(grain: Grain, numbers: Iterable[int], workers: int = 0, pin: bool = Fal
             if isinstance(item, _Trouble):
                 raise item.error()
             yield item
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
+    except (RuntimeError, OSError, EOFError) as error:
+        if not str(error).startswith("DataLoader worker") and "pin memory thread" not in str(error):
             raise
         raise RunError(
             f"a process that prepares batches ended ({str(error).rstrip('. ')}): often the memory of the machine, or its "
@@ -59,7 +59,13 @@ def _ahead(grain: Grain, numbers: Iterable[int], workers: int, pin: bool) -> Ite
             worker_init_fn=lambda _: _settle(parent), multiprocessing_context="fork",
             generator=torch.Generator(),  # of its own: workers draw nothing, and the run's draws stay where they are
         )  # fmt: skip
-        return iter(loader)
+        before = signal.getsignal(signal.SIGCHLD)
+        source = iter(loader)
+        if signal.getsignal(signal.SIGCHLD) is not before:
+            # The loader would have the end of a worker raised wherever the run is, in the middle of a save for one. Waiting
+            # for the next grain finds it too, within five seconds.
+            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+        return source
 
 
 @contextmanager

@@ -67,10 +67,11 @@ class Fingerprint:
     def __init__(self) -> None:
         self._total = blake2b(digest_size=16)
 
-    def add(self, text: str) -> None:
-        content = text.encode("utf-8", "surrogatepass")
-        # With its length in front, "ab", "c" is not taken for "a", "bc".
-        self._total.update(len(content).to_bytes(8, "little") + content)
+    def add(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            content = text.encode("utf-8", "surrogatepass")
+            # With its length in front, "ab", "c" is not taken for "a", "bc".
+            self._total.update(len(content).to_bytes(8, "little") + content)
 
     def __str__(self) -> str:
         return self._total.hexdigest()
@@ -78,6 +79,5 @@ class Fingerprint:
 
 def fingerprint(texts: Iterable[str]) -> str:
     total = Fingerprint()
-    for text in texts:
-        total.add(text)
+    total.add(texts)
     return str(total)

@@ -11,9 +11,11 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from regard.data.cache import key_of, stored
+import tokenizers
+
+from regard.data.cache import key_of, recall, remember, stored
 from regard.data.pairs import Pair
-from regard.data.split import Fingerprint, fingerprint
+from regard.data.split import fingerprint
 from regard.data.store import VERSION, Writer
 from regard.errors import DataError
 from regard.inputs.text import CHUNK, Text
@@ -88,8 +90,15 @@ def _make_text(files: Files, found: Reading, settings: Settings, say: Say) -> Te
         text = Text.load(settings.data.tokenizer)
         say(f"  tokenizer {settings.data.tokenizer} with {text.size:,} tokens")
         return text
+    # Which texts and how many tokens decide it, and the library's version might.
+    key = key_of("tokenizer", tokenizers.__version__, found.fingerprint, settings.data.vocabulary)
+    if (kept := recall(key)) is not None:
+        say("  tokenizer from the cache: it was trained on these texts before")
+        return Text(tokenizers.Tokenizer.from_str(kept))
     say("  training a byte-pair tokenizer on both languages")
-    return Text.train(files.task.texts(files.pairs(found, "read")), settings.data.vocabulary)
+    text = Text.train(files.task.texts(files.pairs(found, "read")), settings.data.vocabulary)
+    remember(key, text.backend.to_str())
+    return text
 
 
 @dataclass(frozen=True)
@@ -139,17 +148,12 @@ def _tokens(files: Files, found: Reading, text: Text, config: Any, limit: Limit,
 
 def _encode(files: Files, found: Reading, text: Text, config: Any, limit: Limit, writer: Writer) -> dict[str, Any]:
     """Fill the store; returns how many pairs were too long, and the number of the first."""
-    task, total = files.task, Fingerprint()
     done = skipped = first = 0
     pairs = files.pairs(found, "encoded")
     while part := list(islice(pairs, CHUNK)):
-        encoded = task.encode(part, text, config, limit.longest)
+        encoded = files.task.encode(part, text, config, limit.longest)
         if encoded.too_long and not skipped:
             first = done + next(at for at, pair in enumerate(part) if pair is encoded.too_long[0])
         writer.add(source=list(encoded.source), target=list(encoded.target))
         done, skipped = done + len(part), skipped + len(encoded.too_long)
-        for line in task.texts(part):
-            total.add(line)
-    if str(total) != found.fingerprint:
-        raise files.changed()
     return {"pairs": done, "too_long": skipped, "first": first}

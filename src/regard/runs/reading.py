@@ -84,16 +84,18 @@ class Files:
         return found
 
     def pairs(self, found: Reading, doing: str) -> Iterator[Pair]:
-        """Those to train on; what is being done with them is told now and then while it takes long."""
-        held = {self.task.key(pair) for pair in found.held}
-        every = (pair for pair in self._all() if not held or self.task.key(pair) not in held)
-        return paced(every, f"pairs {doing}", self.say)
+        """Those to train on, and an error at the end where they are not what was found.
 
-    def changed(self) -> DataError:
-        """What is said where a later pass did not find what the first did."""
-        forget(self.key)
-        names = ", ".join(self._paths)
-        return DataError("the training data changed while it was read.", names, advice="Start again when it is whole.")
+        What is being done with them is told now and then while it takes long."""
+        held, total = {self.task.key(pair) for pair in found.held}, Fingerprint()
+        for pair in paced(self._all(), f"pairs {doing}", self.say):
+            if not held or self.task.key(pair) not in held:
+                total.add(self.task.texts((pair,)))
+                yield pair
+        if str(total) != found.fingerprint:
+            forget(self.key)
+            advice = "Start again when it is whole."
+            raise DataError("the training data changed while it was read.", ", ".join(self._paths), advice=advice)
 
     def _read_through(self) -> Reading:
         held, kept, empty = None, [], _Empties()
@@ -105,8 +107,7 @@ class Files:
                 kept.append(pair)
                 continue
             count += 1
-            for text in self.task.texts((pair,)):
-                total.add(text)
+            total.add(self.task.texts((pair,)))
         return Reading(count, str(total), tuple(kept), empty.count, empty.first)
 
     def _all(self, empty: _Empties | None = None) -> Iterator[Pair]:

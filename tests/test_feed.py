@@ -1,0 +1,169 @@
+"""Workers prepare grains ahead: the same grains in the same order, errors a person can read, and no process left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count, islice
+
+import pytest
+import torch
+
+from regard.data.feed import feed
+from regard.errors import DataError, RunError, UnknownName
+from regard.waists import Batch, Offsets
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked, on Linux alone")
+
+
+class Maker:
+    """As a run is: its grains are a bound method."""
+
+    def __init__(self, wrong: Exception | None = None, at: int = 5) -> None:
+        self.wrong, self.at = wrong, at
+
+    def grain(self, number: int) -> Batch:
+        if self.wrong is not None and number == self.at:
+            raise self.wrong
+        x = torch.arange(number, number + 6).view(2, 3)
+        return Batch(x, torch.tensor([3, 2]), offsets=Offsets(torch.tensor([0, number]), number))
+
+
+def workers() -> list[int]:
+    return [process.pid for process in multiprocessing.active_children() if process.pid]
+
+
+def alive(pid: int) -> bool:
+    """A process whose parent has not asked for it yet is a zombie, and dead."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pids: list[int], seconds: float) -> float:
+    begun = time.monotonic()
+    while any(map(alive, pids)):
+        assert time.monotonic() < begun + seconds, f"{[pid for pid in pids if alive(pid)]} live on"
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
+@pytest.fixture(autouse=True)
+def none_left() -> Iterator[None]:
+    yield
+    assert not workers()
+
+
+@pytest.mark.parametrize("many", [0, 1, 3])
+def test_grains_come_in_order_from_any_number_of_workers(many: int) -> None:
+    torch.manual_seed(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batches = list(feed(Maker().grain, range(7, 19), many))
+    assert [int(batch.x[0, 0]) for batch in batches] == list(range(7, 19))
+    last, wanted = batches[-1], Maker().grain(18)
+    assert torch.equal(last.x, wanted.x) and last.mask is not None and last.mask.tolist() == [3, 2]
+    assert last.offsets is not None and last.offsets.starts.tolist() == [0, 18] and last.offsets.longest == 18
+    assert torch.initial_seed() == 3 and torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(3))
+
+
+@linux
+def test_numbers_may_go_on_for_ever_and_closing_ends_the_workers() -> None:
+    with closing(feed(Maker().grain, count(2, 3), 2)) as grains:
+        assert [int(batch.x[0, 0]) for batch in islice(grains, 4)] == [2, 5, 8, 11]
+        pids = workers()
+        assert len(pids) == 2
+    wait_until_gone(pids, 5)
+
+
+ERRORS = [
+    DataError("has a hole.", "a.tsv", 3, "Mend it."),
+    UnknownName("thing", "cta", ["cat", "dog"]),
+    RunError("stopped."),
+]
+
+
+@pytest.mark.parametrize("many", [0, 2])
+@pytest.mark.parametrize("wrong", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_for_a_person_arrives_as_it_was_said(wrong: Exception, many: int) -> None:
+    grains = feed(Maker(wrong).grain, range(20), many)
+    assert len(list(islice(grains, 5))) == 5  # those before it come
+    with pytest.raises(type(wrong)) as caught:
+        next(grains)
+    assert str(caught.value) == str(wrong) and "Traceback" not in str(caught.value)
+
+
+@linux
+def test_a_defect_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError, match=r"(?s)Traceback.*in grain"):
+        list(feed(Maker(ZeroDivisionError("no")).grain, range(20), 1))
+
+
+@linux
+def test_signals_are_for_the_run_and_not_for_its_workers() -> None:
+    with closing(feed(Maker().grain, count(), 2)) as grains:
+        next(grains)
+        for pid in workers():
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGINT)
+        assert [int(batch.x[0, 0]) for batch in islice(grains, 20)] == list(range(1, 21))
+
+
+@linux
+def test_a_worker_that_is_killed_is_told_in_one_paragraph() -> None:
+    grains = feed(Maker().grain, count(), 1)
+    next(grains)
+    os.kill(workers()[0], signal.SIGKILL)
+    with pytest.raises(RunError, match=r"memory of the machine.*data\.workers=0") as caught:
+        for _ in grains:
+            pass
+    assert "\n" not in str(caught.value)
+
+
+RUN = """
+import os, sys, time
+from itertools import count
+import multiprocessing
+import torch
+from regard.data import feed as feeding
+from regard.waists import Batch
+
+def grain(number):
+    time.sleep(0.01)
+    return Batch(torch.full((4, 4), number))
+
+grains = feeding.feed(grain, count(), 2)
+next(grains)
+print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+for batch in grains:
+    time.sleep(0.01)
+"""
+
+
+@linux
+def test_workers_end_when_the_run_is_killed() -> None:
+    run = subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True)
+    try:
+        assert run.stdout is not None
+        pids = [int(pid) for pid in run.stdout.readline().split()]
+        assert len(pids) == 2 and all(map(alive, pids))
+    finally:
+        run.kill()
+    wait_until_gone(pids, 10)
+    run.communicate()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory is CUDA's")
+@pytest.mark.parametrize("many", [0, 2])
+def test_pinned_grains_are_pinned(many: int) -> None:
+    for batch in feed(Maker().grain, range(4), many, pin=True):
+        assert batch.x.is_pinned() and batch.offsets is not None and batch.offsets.starts.is_pinned()
