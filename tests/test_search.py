@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.decode.sampling import chances, draw, narrow
-from regard.decode.search import Beams, Found, search
+from regard.decode.beams import Beams
+from regard.decode.search import Found, run, search
 from regard.decode.settings import Decode
 from regard.errors import SettingError
 from regard.systems.transformer import Config, build
@@ -44,6 +45,9 @@ class Walk:
     def reorder(self, rows: Tensor) -> None:
         assert torch.equal(self.source[rows], self.source), "only rows of one source may exchange their pasts"
         self.past = self.past[rows]
+
+    def widen(self, beams: int) -> None:
+        self.keep(torch.arange(len(self.source)).repeat_interleave(beams))
 
     def keep(self, rows: Tensor) -> None:
         self.source, self.past = self.source[rows], self.past[rows]
@@ -169,7 +173,7 @@ def test_a_beam_of_one_is_greedy() -> None:
         chain = Chain(vocabulary=4, seed=seed)
         state, last = Walk(torch.tensor([0]), torch.tensor([[2]])), torch.tensor([1])
         settings = Decode(beam=1, penalty=0.0)
-        beam = Beams(chain, state, last, END, torch.tensor([6]), settings).run()[0]
+        beam = run(Beams(chain, state, last, END, torch.tensor([6]), settings))[0]
         greedy = ask(chain, [0], [6])[0]
         assert len(beam) == len(greedy) == 1 and beam[0].tokens == greedy[0].tokens and beam[0].ended == greedy[0].ended
         assert beam[0].score == pytest.approx(greedy[0].score, rel=1e-12)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.nn import kernels
 from regard.nn.memory import Memory
-from regard.nn.rules import Rule
+from regard.nn.rules import Rule, Written
 from regard.waists import Look, Seen
 
 
@@ -91,7 +91,8 @@ class Attention(nn.Module):
         if kernel in ("sdpa", "widened"):
             fused = kernels.sdpa if kernel == "sdpa" else kernels.widened
             return fused(q, k, v, rule, at, scale, dropout)
-        result, weights = kernels.plain(q, k, v, kernels.allowed(q, k, rule, at), scale, dropout)
+        mask, filled = kernels.allowed(q, k, rule, at), isinstance(rule, Written)
+        result, weights = kernels.plain(q, k, v, mask, scale, dropout, filled)
         if seen is not None:
             seen(weights)
         return result

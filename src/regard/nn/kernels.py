@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.nn.rules import Both, Causal, Packed, Rule, Window, dense
+from regard.nn.rules import Both, Causal, Packed, Rule, Window, Written, dense
 
 try:  # torch 2.11 has it; a build without it still runs everything else
     from torch.nn.attention.varlen import varlen_attn
@@ -41,7 +41,7 @@ def packed_kernel() -> bool:
 
 
 def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool) -> Kernel:
-    if watched:
+    if watched or isinstance(rule, Written):  # a few queries of a decoding step: masks are slow in the fused kernels
         return "plain"
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None and q.shape[0] == 1:
         form = packed_form(rule)
@@ -89,20 +89,24 @@ def allowed(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None) -> Tenso
     """The rule at these queries and keys; queries stand at `at` (0, 1, 2, … when None)."""
     if rule is None:
         return None
+    if isinstance(rule, Written):
+        return rule.table[:, None]
     places = torch.arange(q.shape[-2], device=q.device) if at is None else at
     return dense(rule, q.shape[0], q.shape[1], places, torch.arange(k.shape[-2], device=q.device))
 
 
 def plain(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0, filled: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout."""
+    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout.
+
+    `filled`: every query may look at something."""
     scores = (q * scale) @ k.transpose(-2, -1)
     if mask is not None:
         # the lowest finite number, not -inf: an empty row would be 0/0, and its gradient NaN
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1, dtype=torch.float32 if scores.dtype in (torch.bfloat16, torch.float16) else None)
-    if mask is not None:
+        scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1)  # sums are in float32 inside, whatever the dtype
+    if mask is not None and not filled:
         weights = weights.masked_fill(~mask, 0.0)
     weights = weights.to(v.dtype)
     return F.dropout(weights, dropout, training=dropout > 0.0) @ v, weights

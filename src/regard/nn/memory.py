@@ -31,31 +31,48 @@ class Memory:
 class Growing(Memory):
     k: Tensor | None = None
     v: Tensor | None = None
+    spare: KeysValues | None = None
+    """buffers with room at their end, whose beginnings k and v are: appending copies nothing that is there"""
 
     def extend(self, make: Callable[[], KeysValues], where: Tensor | None) -> KeysValues:
         k, v = make()
-        if self.k is not None and self.v is not None:
-            k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
-        self.k, self.v = k, v
-        return k, v
+        if self.k is None or self.v is None:
+            self.k, self.v = k, v
+            return k, v
+        used, now = self.k.shape[-2], self.k.shape[-2] + k.shape[-2]
+        if self.spare is None or self.spare[0].shape[-2] < now:
+            self.spare = _roomy(self.k, 2 * now), _roomy(self.v, 2 * now)
+        for buffer, new in zip(self.spare, (k, v), strict=True):
+            buffer[..., used:now, :] = new
+        self.k, self.v = self.spare[0][..., :now, :], self.spare[1][..., :now, :]
+        return self.k, self.v
 
     def select(self, rows: Tensor) -> None:
         if self.k is not None and self.v is not None:
-            self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
+            self.k, self.v, self.spare = self.k.index_select(0, rows), self.v.index_select(0, rows), None
+
+
+def _roomy(x: Tensor, room: int) -> Tensor:
+    larger = x.new_zeros(*x.shape[:-2], room, x.shape[-1])
+    larger[..., : x.shape[-2], :] = x
+    return larger
 
 
 @dataclass
 class Fixed(Memory):
-    """Room for `room` positions a row. Columns beyond a row's own position hold nothing: the Causal rule hides them."""
+    """Room for `room` positions a row. Columns beyond a row's own position hold nothing: the rule hides them.
+
+    Steps write at their positions, or at `columns` where those are set (beams write side by side)."""
 
     room: int
     k: Tensor | None = None
     v: Tensor | None = None
+    columns: Tensor | None = None
 
     def extend(self, make: Callable[[], KeysValues], where: Tensor | None) -> KeysValues:
         k, v = make()
         if where is None:
-            where = torch.arange(k.shape[-2], device=k.device)
+            where = torch.arange(k.shape[-2], device=k.device) if self.columns is None else self.columns
         if self.k is None or self.v is None:
             self.k, self.v = (x.new_zeros(*x.shape[:-2], self.room, x.shape[-1]) for x in (k, v))
         if where.ndim == 1:
@@ -70,6 +87,12 @@ class Fixed(Memory):
     def select(self, rows: Tensor) -> None:
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
+
+    def widen(self, columns: Tensor, room: int) -> None:
+        """From now on steps write at `columns`, up to `room`."""
+        self.columns, self.room = columns, room
+        if self.k is not None and self.v is not None:
+            self.k, self.v = _roomy(self.k, room), _roomy(self.v, room)
 
 
 @dataclass
@@ -96,23 +119,82 @@ class LayerMemory:
 
 @dataclass
 class DecoderState:
-    """What a generating body keeps between steps; search moves its rows about and knows nothing else of it."""
+    """What a generating body keeps between steps; search moves its rows about and knows nothing else of it.
+
+    Beams of one source are several queries of one row: they share what was read of the source and of the prompt, each
+    writes its keys beside those of the others, and `kin` says whose keys belong to a beam's own past. So beams exchange
+    their pasts by exchanging rows of `kin`, and no key is ever moved.
+    """
 
     layers: list[LayerMemory]
     at: Tensor
     """(B,) the position of the next token of each row"""
     context_mask: Tensor | None = None
+    """(B, 1, S) which positions of the source are real"""
+    beams: int = 1
+    kin: Tensor | None = None
+    """(B, W, columns) True where a beam may look"""
+
+    def widen(self, beams: int) -> None:
+        """Each row becomes that many beams."""
+        first = self.layers[0].attend
+        used = room = int(self.at[0])
+        self.beams = beams
+        if isinstance(first, Fixed):
+            room = used + (first.room - used) * beams
+            columns = used + torch.arange(beams, device=self.at.device)
+            for layer in self.layers:
+                assert isinstance(layer.attend, Fixed)
+                layer.attend.widen(columns, room)
+        self.kin = torch.zeros(len(self.at), beams, room, dtype=torch.bool, device=self.at.device)
+        self.kin[:, :, :used] = True
+
+    def born(self) -> Tensor:
+        """`kin` with the keys that this step writes: each beam sees its own."""
+        assert self.kin is not None
+        own = torch.eye(self.beams, dtype=torch.bool, device=self.at.device).expand(len(self.at), -1, -1)
+        first = self.layers[0].attend
+        if isinstance(first, Fixed):
+            assert first.columns is not None
+            self.kin.index_copy_(2, first.columns, own)
+        else:
+            self.kin = torch.cat([self.kin, own], 2)
+        return self.kin
+
+    def passed(self, steps: int) -> None:
+        self.at += steps
+        first = self.layers[0].attend
+        if isinstance(first, Fixed) and first.columns is not None:
+            first.columns += self.beams  # one tensor, shared by all layers
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the same source exchange their pasts (beams): what was read of the source stays as it is."""
-        for layer in self.layers:
-            layer.attend.select(rows)
-        self.at = self.at.index_select(0, rows)
+        if self.kin is None:
+            for layer in self.layers:
+                layer.attend.select(rows)
+            self.at = self.at.index_select(0, rows)
+            return
+        parents = rows.view(-1, self.beams) % self.beams
+        moved = self.kin.gather(1, parents[..., None].expand(-1, -1, self.kin.shape[2]))
+        self.kin = self.kin.copy_(moved) if isinstance(self.layers[0].attend, Fixed) else moved
 
     def keep(self, rows: Tensor) -> None:
-        """Take these rows, in this order; a row may be taken several times or not at all."""
-        self.reorder(rows)
+        """Take these rows, in this order; a row may be taken several times or not at all. Beams stay together."""
+        if self.kin is not None:
+            rows = rows.view(-1, self.beams)[:, 0] // self.beams
+            self.kin = self.kin.index_select(0, rows)
         for layer in self.layers:
+            layer.attend.select(rows)
             layer.cross.select(rows)
+        self.at = self.at.index_select(0, rows)
         if self.context_mask is not None:
             self.context_mask = self.context_mask.index_select(0, rows)
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step reads or writes, for a recording that repeats it at the same addresses."""
+        found: list[Tensor | None] = [self.at, self.context_mask, self.kin]
+        for layer in self.layers:
+            assert isinstance(layer.attend, Fixed)
+            found += [layer.attend.k, layer.attend.v, *(layer.cross.kept or ())]
+        found.append(getattr(self.layers[0].attend, "columns", None))
+        return [tensor for tensor in found if tensor is not None]

@@ -121,6 +121,16 @@ class Global(Rule):
         return self.tokens[b, q] | self.tokens[b, k]
 
 
+@dataclass(frozen=True, eq=False)
+class Written(Rule):
+    """Written out already, once for all layers: `table` (B, Q or 1, K); q counts the queries. No query is left with nothing."""
+
+    table: Tensor
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return self.table[b, q if self.table.shape[1] > 1 else torch.zeros_like(q), k]
+
+
 def join(*rules: Rule | None) -> Rule | None:
     """All of those that are given; None when there is none."""
     joined: Rule | None = None
@@ -128,6 +138,11 @@ def join(*rules: Rule | None) -> Rule | None:
         if rule is not None:
             joined = rule if joined is None else joined & rule
     return joined
+
+
+def marks(tokens: Tensor, length: int) -> Tensor:
+    """(B, length) True where a position is real, from such marks or from lengths (B,)."""
+    return tokens if tokens.ndim == 2 else torch.arange(length, device=tokens.device) < tokens[:, None]
 
 
 def dense(rule: Rule, rows: int, heads: int, q: Tensor, k: Tensor) -> Tensor:

@@ -103,12 +103,19 @@ def _block(longest: int) -> int:
     return max(16, 1 << (longest - 1).bit_length())
 
 
-def _sizes(q: Tensor, k: Tensor, v: Tensor, q_longest: int, k_longest: int, scale: float, causal: bool) -> tuple[Any, Any]:
+def _sizes(
+    q: Tensor, k: Tensor, v: Tensor, q_longest: int, k_longest: int, scale: float, causal: bool
+) -> tuple[Any, Any]:
     """Arguments of both kernels that say how things lie, and how large tiles are."""
     steps = [step for x in (q, k, v) for step in x.stride()[:2]]
     blocks = {"q_block": _block(q_longest), "k_block": _block(k_longest)}
     warps = 8 if max(blocks.values()) > 64 else 4 if max(blocks.values()) > 32 else 2
-    return (q.shape[0], q.shape[1], *steps, scale), {**blocks, "width": q.shape[2], "causal": causal, "num_warps": warps}
+    return (q.shape[0], q.shape[1], *steps, scale), {
+        **blocks,
+        "width": q.shape[2],
+        "causal": causal,
+        "num_warps": warps,
+    }
 
 
 def forward(
@@ -135,7 +142,9 @@ def backward(
 
 
 _forward_op = torch.library.custom_op("regard::short_attention", forward, mutates_args=(), device_types="cuda")
-_backward_op = torch.library.custom_op("regard::short_attention_backward", backward, mutates_args=(), device_types="cuda")
+_backward_op = torch.library.custom_op(
+    "regard::short_attention_backward", backward, mutates_args=(), device_types="cuda"
+)
 
 
 @_forward_op.register_fake

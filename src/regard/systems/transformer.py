@@ -18,7 +18,7 @@ from regard.errors import SettingError, WeightsError
 from regard.nn.block import Norm, Stack, Tokens, vaswani_block
 from regard.nn.memory import DecoderState, Fixed, Growing, LayerMemory
 from regard.nn.position import Layout, Sinusoid
-from regard.nn.rules import Causal, Packed, Real, Rule, join
+from regard.nn.rules import Causal, Packed, Real, Rule, Written, join, marks
 from regard.systems.preset import Preset, System
 from regard.waists import Batch, Offsets, States
 from regard.weights import Names, Published, Tensors, entry
@@ -163,29 +163,34 @@ class Transformer(nn.Module):
             for regarded in self.decoder.regarded(context)
         ]
         at = torch.zeros(len(context), dtype=torch.long, device=context.device)
-        state = DecoderState(layers, at, batch.mask)
+        state = DecoderState(layers, at, None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None])
         if batch.target.shape[1] > 1:
             self.advance(batch.target[:, :-1], state)
         return state
 
     def step(self, tokens: Int[Tensor, "B"], state: DecoderState) -> Float[Tensor, "B V"]:
-        """The logits that follow one more token."""
-        return self.read(self.advance(tokens[:, None], state)[:, -1])
+        """The logits that follow one more token of each row, or of each beam of a row."""
+        x = self.advance(tokens.view(-1, state.beams), state)
+        return self.read(x.flatten(0, 1))
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
-        where = state.at[:, None] + torch.arange(ids.shape[1], device=ids.device)
-        growing = isinstance(state.layers[0].attend, Growing)
-        # one more token of a growing memory may look at all of it: no mask, the faster kernel
-        rule = None if growing and ids.shape[1] == 1 else Causal()
-        context_rule = None if state.context_mask is None else Real(state.context_mask)
+        """A beam is a query of its source's row: all stand at one position."""
+        together = state.kin is not None
+        steps = 1 if together else ids.shape[1]
+        where = state.at[:, None] + torch.arange(steps, device=ids.device)
+        rule: Rule | None = Causal()
+        if together:
+            rule = Written(state.born())
+        elif isinstance(state.layers[0].attend, Growing) and steps == 1:
+            rule = None  # one more token of a growing memory may look at all of it: no mask, the faster kernel
         x, _ = self.decoder(
             self.embed(ids, where),
             rule=rule,
-            context_rule=context_rule,
+            context_rule=None if state.context_mask is None else Written(state.context_mask),
             memory=state.layers,
-            where=where,
+            where=None if together else where,
         )
-        state.at = state.at + ids.shape[1]
+        state.passed(steps)
         return x
 
 

@@ -1,0 +1,177 @@
+"""Beam search (4 beams) through the public `answer`, beside `transformers` and, on the CPU, CTranslate2 in the same run.
+
+    python benchmarks/translation_beam.py [case ...] [--repeat 5]
+
+CUDA: Transformer-base (6 + 6 x 512, 37,000 tokens), bfloat16, 32 source tokens, 48 tokens said, batch 1 and 64.
+CPU: small translator (3 + 3 x 256, 8,000 tokens), float32, 24 source tokens, 32 said, batch 1 and 32.
+Random weights; every answer has the full number of tokens on all sides (the end is never likely enough).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import regard
+from regard.inputs.text import Text
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+SIZE = {"width": 512, "depth": 6, "heads": 8, "hidden": 2048, "vocabulary": 37_000} if CUDA else {
+    "width": 256, "depth": 3, "heads": 4, "hidden": 1024, "vocabulary": 8000}  # fmt: skip
+SOURCE, SAID, BATCHES = (32, 48, (1, 64)) if CUDA else (24, 32, (1, 32))
+BEAMS = 4
+
+
+def peer_model() -> Any:
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.manual_seed(0)
+    return MarianMTModel(MarianConfig(
+        vocab_size=SIZE["vocabulary"], d_model=SIZE["width"], encoder_layers=SIZE["depth"], decoder_layers=SIZE["depth"],
+        encoder_attention_heads=SIZE["heads"], decoder_attention_heads=SIZE["heads"], encoder_ffn_dim=SIZE["hidden"],
+        decoder_ffn_dim=SIZE["hidden"], dropout=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+        forced_eos_token_id=None, max_position_embeddings=512, attn_implementation="sdpa", activation_function="relu",
+    )).eval()  # fmt: skip
+
+
+def measure(action: Callable[[int], int], repeat: int) -> dict[str, Any]:
+    """Tokens a second at each batch size: the median, after two that do not count."""
+    found: dict[str, Any] = {}
+    for batch in BATCHES:
+        times, said = [], 0
+        for number in range(repeat + 2):
+            if CUDA:
+                torch.cuda.synchronize()
+            begun = time.perf_counter()
+            said = action(batch)
+            if CUDA:
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - begun)
+        median = statistics.median(times[2:])
+        found[f"batch {batch}"] = {
+            "tokens_per_s": round(said / median, 1), "ms_per_step": round(1000 * median * batch / said, 3),
+            "first_s": round(times[0], 2),
+        }  # fmt: skip
+    return found
+
+
+def ours(repeat: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = regard.build("transformer-base", decoder_depth=SIZE["depth"], **SIZE)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.05)
+        model.body.tokens.table.weight[model.config.end] = (
+            0.0  # never among the likeliest: every answer has full length
+        )
+    backend = Tokenizer(models.WordLevel({f"t{i}": i for i in range(SIZE["vocabulary"])}, unk_token="t0"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    model.text = Text(backend)
+    model = model.to(DEVICE, torch.bfloat16 if CUDA else torch.float32).eval()
+
+    def answer(batch: int) -> int:
+        texts = [" ".join(f"t{3 + (i * 37 + b) % 7000}" for i in range(SOURCE - 1)) for b in range(batch)]
+        answers = model.answer(texts, beam=BEAMS, longer=SAID - SOURCE, penalty=0.0)
+        return sum(len(answer.extra["ids"]) for answer in answers)
+
+    assert answer(2) == 2 * SAID
+    return measure(answer, repeat)
+
+
+def peer(repeat: int) -> dict[str, Any]:
+    model = peer_model().to(DEVICE, torch.bfloat16 if CUDA else torch.float32)
+
+    def generate(batch: int) -> int:
+        x = torch.randint(2, SIZE["vocabulary"], (batch, SOURCE), device=DEVICE)
+        model.generate(input_ids=x, attention_mask=torch.ones_like(x), num_beams=BEAMS, max_new_tokens=SAID,
+                       min_new_tokens=SAID, do_sample=False)  # fmt: skip
+        return batch * SAID
+
+    return measure(generate, repeat)
+
+
+def ctranslate2(repeat: int, kind: str = "float32") -> dict[str, Any]:
+    import ctranslate2 as ct2
+    import numpy as np
+    from ctranslate2.specs import common_spec, transformer_spec
+
+    weights = {name: tensor.detach().numpy() for name, tensor in peer_model().state_dict().items()}
+    spec = transformer_spec.TransformerSpec.from_config(
+        (SIZE["depth"], SIZE["depth"]), SIZE["heads"], pre_norm=False, activation=common_spec.Activation.RELU
+    )
+
+    def linear(into: Any, *names: str) -> None:
+        into.weight = np.concatenate([weights[f"{name}.weight"] for name in names])
+        into.bias = np.concatenate([weights[f"{name}.bias"] for name in names])
+
+    def norm(into: Any, name: str) -> None:
+        into.gamma, into.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
+
+    for side in ("encoder", "decoder"):
+        part = getattr(spec, side)
+        part.scale_embeddings = False
+        table = part.embeddings[0] if isinstance(part.embeddings, list) else part.embeddings
+        table.weight = weights["model.shared.weight"]
+        part.position_encodings.encodings = weights[f"model.{side}.embed_positions.weight"]
+        for number, layer in enumerate(part.layer):
+            name = f"model.{side}.layers.{number}"
+            own = f"{name}.self_attn"
+            linear(layer.self_attention.linear[0], *(f"{own}.{x}_proj" for x in "qkv"))
+            linear(layer.self_attention.linear[1], f"{own}.out_proj")
+            norm(layer.self_attention.layer_norm, f"{own}_layer_norm")
+            if side == "decoder":
+                cross = f"{name}.encoder_attn"
+                linear(layer.attention.linear[0], f"{cross}.q_proj")
+                linear(layer.attention.linear[1], f"{cross}.k_proj", f"{cross}.v_proj")
+                linear(layer.attention.linear[2], f"{cross}.out_proj")
+                norm(layer.attention.layer_norm, f"{cross}_layer_norm")
+            linear(layer.ffn.linear_0, f"{name}.fc1")
+            linear(layer.ffn.linear_1, f"{name}.fc2")
+            norm(layer.ffn.layer_norm, f"{name}.final_layer_norm")
+    spec.decoder.projection.weight = weights["lm_head.weight"]
+    words = ["<pad>", "</s>", "<unk>", *(f"t{i}" for i in range(3, SIZE["vocabulary"]))]
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<pad>", "</s>", "<unk>"
+    spec.config.decoder_start_token = "<pad>"
+    spec.validate()
+    spec.optimize(quantization=kind)
+    with tempfile.TemporaryDirectory() as folder:
+        spec.save(folder)
+        translator = ct2.Translator(folder, compute_type=kind, intra_threads=torch.get_num_threads())
+
+    def translate(batch: int) -> int:
+        texts = [[f"t{3 + (i * 37 + b) % 7000}" for i in range(SOURCE)] for b in range(batch)]
+        found = translator.translate_batch(
+            texts, beam_size=BEAMS, max_decoding_length=SAID, min_decoding_length=SAID, max_batch_size=0,
+            end_token=[f"t{SIZE['vocabulary'] - 1}"],
+        )  # fmt: skip
+        return sum(len(result.hypotheses[0]) for result in found)
+
+    return measure(translate, repeat)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--repeat", type=int, default=5)
+    asked = parser.parse_args()
+    if not CUDA:
+        torch.set_num_threads(2)
+    cases = {"regard": ours, "transformers": peer} | ({} if CUDA else {"ctranslate2": ctranslate2})
+    print(torch.__version__, torch.cuda.get_device_name() if CUDA else "cpu")
+    for name in asked.cases or cases:
+        print(name, json.dumps(cases[name](asked.repeat)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Beam search: several unfinished answers of a source are followed at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from regard.decode.likely import likeliest
+from regard.decode.paths import Found, Generating, State, put, refuse_nan, silence
+from regard.decode.settings import Decode
+
+
+def length_penalty(length: int, settings: Decode) -> float:
+    """What a sum of log-probabilities is divided by. The paper took ((5 + length) / 6) ** α from Wu et al. 2016."""
+    base = (5 + length) / 6 if settings.form == "paper" else float(length)
+    return float(base**settings.penalty)
+
+
+class Beams:
+    """W unfinished answers a source and the W best finished ones; W beams x V tokens compete at each step.
+
+    B sources still open, W beams, T tokens at most. Nothing is moved: each step writes its 2 W candidates into the history
+    with the beam that each comes from, and paths are read back from there at the end. A source closes as soon as nothing
+    open can beat its finished ones.
+    """
+
+    def __init__(
+        self, body: Generating, state: State, last: Int[Tensor, "B"], end: int, limits: Int[Tensor, "B"],
+        settings: Decode, banned: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.body, self.state, self.end, self.settings, self.banned = body, state, end, settings, banned
+        B, W, device = len(last), settings.beam, last.device
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        longest = int(limits.max())
+        state.widen(W)
+        self.rows = np.arange(B)
+        self.limits = limits.to(device)
+        self.last = last.repeat_interleave(W)
+        self.t = torch.zeros(1, dtype=torch.long, device=device)
+        self.open = torch.ones(B, dtype=torch.bool, device=device)
+        self.scores = torch.full((B, W), -torch.inf, dtype=wide, device=device)
+        self.scores[:, 0] = 0.0  # the beams start equal: only one of them may speak first
+        self.done = torch.full((B, W), -torch.inf, dtype=wide, device=device)
+        penalties = [length_penalty(length, settings) for length in range(1, longest + 1)]
+        self.penalties = torch.tensor(penalties, dtype=wide, device=device)
+        self.names = torch.zeros(longest, B, 2 * W, 2, dtype=torch.long, device=device)
+        """token and parent of each candidate"""
+        self.worths = torch.full((longest, B, 2 * W, 2), -torch.inf, dtype=wide, device=device)
+        """log-probability of its token, and score if it ends here"""
+        self.orders = torch.zeros(longest, B, W, dtype=torch.long, device=device)
+        """which candidates became the open beams"""
+        self.base = torch.arange(B, device=device)[:, None] * W
+        self.front = torch.arange(2 * W, device=device) < W
+
+    def step(self) -> None:
+        """One more token for every beam: 2 W candidates, so that W unfinished ones remain even if W end."""
+        B, W = self.scores.shape
+        logs, tokens = likeliest(silence(self.body.step(self.last, self.state), self.banned), 2 * W)
+        logs = logs.to(self.scores.dtype)
+        k = logs.shape[1]
+        sums = (self.scores.view(-1, 1) + logs).view(B, W * k)
+        best, which = sums.topk(min(2 * W, W * k))
+        if best.shape[1] < 2 * W:  # a tiny vocabulary
+            best, which = _filled(best, 2 * W, -torch.inf), _filled(which, 2 * W, 0)
+        names = torch.stack([tokens.view(B, -1).gather(1, which), which // k], -1)
+        penalty = self.penalties.index_select(0, self.t)
+        self.t += 1
+        last = self.t >= self.limits
+        over = (names[..., 0] == self.end) | last[:, None]
+        # candidates that end, and are among the W best, compete with those that ended before
+        ends = over & self.front & self.open[:, None]
+        ended = (best / penalty).masked_fill(~ends, -torch.inf)
+        worths = torch.stack([logs.view(B, -1).gather(1, which), ended], -1)
+        scores, order = best.masked_fill(over, -torch.inf).topk(W)
+        self._remember(names, worths, order)
+        put(self.scores, scores)
+        put(self.done, torch.cat([self.done, ended], 1).topk(W).values)
+        chosen = names.gather(1, order[..., None].expand(-1, -1, 2))
+        put(self.last, chosen[..., 0])
+        self.state.reorder((chosen[..., 1] + self.base).flatten())
+        divisor = penalty
+        if self.settings.stop == "sure" and self.settings.penalty > 0:
+            divisor = self.penalties[self.limits - 1]  # an open beam could still grow to where the penalty is weakest
+        put(self.open, self.open & (scores[:, 0] / divisor > self.done[:, -1]) & ~last)
+
+    def _remember(self, names: Tensor, worths: Tensor, order: Tensor) -> None:
+        at = self.t - 1
+        for history, value in ((self.names, names), (self.worths, worths), (self.orders, order)):
+            history.index_copy_(0, at, value[None])
+
+    def tensors(self) -> list[Tensor]:
+        own = [self.limits, self.last, self.t, self.open, self.scores, self.done, self.penalties]
+        return [*own, self.names, self.worths, self.orders]
+
+    def keep(self, rows: Tensor) -> None:
+        W = self.settings.beam
+        flat = (rows[:, None] * W + torch.arange(W, device=rows.device)).flatten()
+        self.state.keep(flat)
+        self.last = self.last[flat]
+        for name in ("limits", "open", "scores", "done"):
+            setattr(self, name, getattr(self, name)[rows])
+        for name in ("names", "worths", "orders"):
+            setattr(self, name, getattr(self, name)[:, rows])
+        self.base = self.base[: len(rows)]
+        self.rows = self.rows[rows.cpu().numpy()]
+
+    def answers(self, rows: list[int]) -> list[list[Found]]:
+        """The best answers of these sources, read back from the history."""
+        steps = int(self.t)
+        names, worths, orders = (x[:steps, rows].cpu().numpy() for x in (self.names, self.worths, self.orders))
+        return [self._answers(names[:, i], worths[:, i], orders[:, i]) for i in range(len(rows))]
+
+    def _answers(self, names: Any, worths: Any, orders: Any) -> list[Found]:
+        scores = worths[..., 1]
+        ranked = np.argsort(-scores, axis=None, kind="stable")[: self.settings.best]
+        found = []
+        for at, candidate in zip(*np.unravel_index(ranked, scores.shape), strict=True):
+            score = float(scores[at, candidate])
+            refuse_nan(score)
+            if score == -float("inf"):
+                break
+            found.append(self._path(names, worths, orders, int(at), int(candidate), score))
+        if not found:
+            refuse_nan(float("nan"))  # only NaN leaves nothing to compare
+        return found
+
+    def _path(self, names: Any, worths: Any, orders: Any, at: int, candidate: int, score: float) -> Found:
+        path, logs = [], []
+        while True:
+            path.append(int(names[at, candidate, 0]))
+            logs.append(float(worths[at, candidate, 0]))
+            if at == 0:
+                break
+            candidate = int(orders[at - 1, names[at, candidate, 1]])
+            at -= 1
+        path.reverse()
+        ended = path[-1] == self.end
+        return Found(tuple(path[: len(path) - ended]), score, tuple(reversed(logs)), ended)
+
+    def gathered(self, answers: dict[int, list[Found]]) -> list[list[Found]]:
+        return [answers[row] for row in sorted(answers)]
+
+
+def _filled(values: Tensor, width: int, value: float) -> Tensor:
+    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=value)
