@@ -2,8 +2,8 @@
 
     python benchmarks/translation_training.py [case ...] [--steps 30]
 
-Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large. Both sides: the same sizes (6 + 6 layers x 512, 37,000 tokens),
-dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids. Source and target tokens are
+Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large. Both sides: the same sizes (6 + 6 layers x
+512, 37,000 tokens), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids. Source and target tokens are
 counted, real ones only. Needs a CUDA device; `--tiny` runs the logic of every case anywhere.
 """
 
@@ -110,7 +110,9 @@ def ours(clock: Clock, size: dict[str, int], way: Way, share: float = 1.0) -> di
     rows = [draw.integers(3, size["vocabulary"], length, dtype=np.int32) for length in lengths]
     encoded = Encoded([], rows, [np.concatenate([[1], row]) for row in rows], [])
     model = build("transformer-base", decoder_depth=size["depth"], dropout=0.0, **size).to(clock.device)
-    settings = Train(steps=10**6, tokens=int(share * 2 * natural(PAIRS).sum()), smoothing=0.0, clip=1.0, precision="bfloat16")
+    settings = Train(
+        steps=10**6, tokens=int(share * 2 * natural(PAIRS).sum()), smoothing=0.0, clip=1.0, precision="bfloat16"
+    )
     kind: Any = Packs if clock.device == "cuda" else Plan
     plan = kind(encoded.lengths(), settings.tokens, 1)
     compute = Compute(Loss(model, model.task, 0.0), settings, torch.device(clock.device), World(), kind is Packs)

@@ -12,10 +12,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count, islice
+from pathlib import Path
 
 import pytest
 import torch
 
+from conftest import TWELVE, rows, same_tensors, train_tiny
 from regard.data.feed import feed
 from regard.errors import DataError, RunError, UnknownName
 from regard.waists import Batch, Offsets
@@ -160,6 +162,13 @@ def test_workers_end_when_the_run_is_killed() -> None:
         run.kill()
     wait_until_gone(pids, 10)
     run.communicate()
+
+
+@linux
+def test_a_run_with_workers_is_the_run_without_them(few: Path, whole: Path, tmp_path: Path) -> None:
+    train_tiny(few, tmp_path / "run", *TWELVE, "data.workers=2")
+    same_tensors(tmp_path / "run/model.safetensors", whole / "model.safetensors")
+    assert rows(tmp_path / "run") == rows(whole)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory is CUDA's")

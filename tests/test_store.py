@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import gc
-import heapq
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,9 @@ import numpy as np
 import pytest
 
 from conftest import KINDS, TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_pairs
-from regard.data import cache, split, store
+from regard.data import cache, store
 from regard.data.cache import Lock, key_of, recall, remember, stored
 from regard.data.pairs import Pair
-from regard.data.split import Held
 from regard.data.store import Store, Writer
 from regard.errors import DataError, RunError, SettingError
 from regard.runs import prepare, reading
@@ -258,32 +255,6 @@ def test_a_note_is_whole_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -
     for number in range(5):
         remember(f"n{number}", number)
     assert len(left_in(note.parent)) == 3 and recall("n4") == 4
-
-
-# -- what is held out
-
-
-def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:
-    """The choice as it is defined: the lowest digests of all distinct keys."""
-    distinct = set(keys)
-    count = max(1, min(int(share * len(distinct) + 1e-9), most, len(distinct) - 1))
-
-    def digest(text: str) -> bytes:
-        return blake2b(f"{salt}\0{text}".encode(), digest_size=16).digest()
-
-    return set(heapq.nsmallest(count, distinct, key=digest))
-
-
-@pytest.mark.parametrize("part", [7, 100, 10**6])
-@pytest.mark.parametrize(("share", "most"), [(0.02, 2000), (0.3, 50), (0.29, 10**6), (0.9, 3), (1e-4, 5)])
-def test_the_held_out_are_the_same_however_few_are_looked_at_together(
-    part: int, share: float, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(split, "_PART", part)
-    for count in (2, 3, 100, 1000):
-        keys = [f"sentence {number % (2 * count // 3 + 1)}" for number in range(count)]
-        held = Held(iter(keys), share, most, "salt")
-        assert {key for key in keys if key in held} == as_ever(keys, share, most, "salt")
 
 
 # -- a run

@@ -55,11 +55,13 @@ class Batch:
         """These rows, in this order; not of a packed batch."""
         if self.offsets is not None or self.target_offsets is not None:
             raise ValueError("a packed batch has one row")
-        named = ((item.name, getattr(self, item.name)) for item in fields(self))
-        # positions that are the same for all rows have no axis of rows
-        return replace(
-            self, **{name: x[chosen] for name, x in named if isinstance(x, Tensor) and (name != "where" or x.ndim > 1)}
-        )
+        taken: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            # positions that are the same for all rows have no axis of rows
+            if isinstance(value, Tensor) and (item.name != "where" or value.ndim > 1):
+                taken[item.name] = value[chosen]
+        return replace(self, **taken)
 
     def to(self, device: torch.device | str) -> Batch:
         moved: dict[str, Any] = {}

@@ -38,15 +38,24 @@ def feed(grain: Grain, numbers: Iterable[int], workers: int = 0, pin: bool = Fal
                 raise item.error()
             yield item
     except (RuntimeError, OSError, EOFError) as error:
-        if not str(error).startswith("DataLoader worker") and "pin memory thread" not in str(error):
+        if not _lost(error):
             raise
+        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise RunError(
-            f"a process that prepares batches ended ({str(error).rstrip('. ')}): often the memory of the machine, or its "
-            "shared memory, is full. Set data.workers=0, and go on with --resume."
+            f"batches no longer arrive from the processes that prepare them ({reason[0].rstrip('. ')}): often the memory of "
+            "the machine, or its shared memory, is full. Set data.workers=0, and go on with --resume."
         ) from error
     finally:
         # Now, and not when the last traceback that knows of them goes.
         getattr(source, "_shutdown_workers", bool)()
+
+
+def _lost(error: Exception) -> bool:
+    """Whether a worker is gone, and not only something went wrong in one: that is 'Caught' there, with its traceback.
+
+    What is seen first of a worker that was killed is its end or, in either thread, half of a message from it."""
+    text = str(error)
+    return "worker process" not in text and not (isinstance(error, RuntimeError) and text.startswith("Caught"))
 
 
 def _ahead(grain: Grain, numbers: Iterable[int], workers: int, pin: bool) -> Iterator[Batch | _Trouble]:

@@ -88,6 +88,6 @@ class Single:
 
     def gathered(self, answers: dict[int, list[Found]]) -> list[list[Found]]:
         """By source: its draws, best first."""
-        listed = [answers[row] for row in sorted(answers)]
+        listed = [answers[row][0] for row in sorted(answers)]
         many = self.copies
-        return [sorted(sum(listed[i : i + many], []), key=lambda f: -f.score) for i in range(0, len(listed), many)]
+        return [sorted(listed[i : i + many], key=lambda f: -f.score) for i in range(0, len(listed), many)]

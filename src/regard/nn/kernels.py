@@ -6,7 +6,7 @@ The kernel is chosen by the form of the rule, the device and the dtype, never by
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -143,6 +143,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float, few
     rows = [x[0].transpose(0, 1) for x in (q, k, v)]
     starts = packed.queries.starts.int(), packed.keys.starts.int()
     longest = packed.queries.longest, packed.keys.longest
+    out: Any
     if few:
         out = short.short_attention(rows[0], rows[1], rows[2], starts, longest, window[1] == 0, scale)
     else:

@@ -5,6 +5,9 @@ large as the longest document (up to 128), everything of a document is on the ch
 kernel without sums over several. Imported only where Triton is.
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# the arguments of a kernel are pointers and numbers of Triton's own language
+
 from __future__ import annotations
 
 from typing import Any
@@ -20,7 +23,7 @@ HEAD_WIDTHS = (16, 32, 64, 128)
 
 
 @triton.jit
-def _scores(q, k, rows, columns, queries, keys, scale, causal: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scores(q, k, rows, columns, queries, keys, scale, causal: tl.constexpr):
     """q kᵀ · scale, -inf where the query may not look."""
     scores = tl.dot(q, tl.trans(k)) * scale
     may = (columns[None, :] < keys) & (rows[:, None] < queries)
@@ -30,14 +33,14 @@ def _scores(q, k, rows, columns, queries, keys, scale, causal: tl.constexpr):  #
 
 
 @triton.jit
-def _places(starts, document, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _places(starts, document, block: tl.constexpr):
     """Where a document begins, how long it is, and its positions."""
     first = tl.load(starts + document).to(tl.int64)
     return first, tl.load(starts + document + 1).to(tl.int64) - first, tl.arange(0, block)
 
 
 @triton.jit
-def _tile(x, first, count, at, head, row_step, head_step, width: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(x, first, count, at, head, row_step, head_step, width: tl.constexpr):
     columns = tl.arange(0, width)
     places = x + (first + at)[:, None] * row_step + head * head_step + columns[None, :]
     return places, (at < count)[:, None]
@@ -45,7 +48,7 @@ def _tile(x, first, count, at, head, row_step, head_step, width: tl.constexpr): 
 
 @triton.jit
 def _forward(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head, v_step, v_head, scale,
-             width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+             width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr, causal: tl.constexpr):  # fmt: skip
     document, head = tl.program_id(0), tl.program_id(1)
     q_first, queries, rows = _places(q_starts, document, q_block)
     k_first, keys, columns = _places(k_starts, document, k_block)
@@ -71,7 +74,7 @@ def _forward(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_hea
 @triton.jit
 def _backward(q, k, v, out, lse, gradient, dq, dk, dv, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head,
               v_step, v_head, scale, width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr,
-              causal: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+              causal: tl.constexpr):  # fmt: skip
     document, head = tl.program_id(0), tl.program_id(1)
     q_first, queries, rows = _places(q_starts, document, q_block)
     k_first, keys, columns = _places(k_starts, document, k_block)

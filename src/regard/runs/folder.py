@@ -20,7 +20,6 @@ from regard.draw.curves import curves
 from regard.errors import RunError
 from regard.model import OWN_FILE
 
-
 LOCK = ".lock"
 
 
