@@ -171,6 +171,12 @@ def test_a_run_with_workers_is_the_run_without_them(few: Path, whole: Path, tmp_
     assert rows(tmp_path / "run") == rows(whole)
 
 
+@linux
+def test_a_run_may_go_on_with_another_number_of_workers(halved: Path, whole: Path) -> None:
+    train_tiny((), halved, *TWELVE, "data.workers=1", resume=True)
+    assert rows(halved) == rows(whole)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory is CUDA's")
 @pytest.mark.parametrize("many", [0, 2])
 def test_pinned_grains_are_pinned(many: int) -> None:

@@ -103,6 +103,8 @@ def old_order(asked: Asked, folder: RunFolder) -> Order:
     changes = override(config, settings.model, "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
     changed = differences(resolve(old["settings"], {}).as_dict(), settings.as_dict())
+    # the one that changes no result, and that a machine with less memory may need otherwise
+    changed = [change for change in changed if not change.startswith("data.workers:")]
     changed += [f"task: {old['task']} -> {asked.task.name}"] * (old["task"] != asked.task.name)
     named = os.path.abspath(asked.model) if asked.model and is_folder(asked.model) else asked.model
     changed += [f"model: {old['preset']} -> {named}"] * (named not in (None, old["preset"]))
