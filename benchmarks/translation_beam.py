@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -43,12 +45,16 @@ def peer_model() -> Any:
     )).eval()  # fmt: skip
 
 
-def measure(action: Callable[[int], int], repeat: int) -> dict[str, Any]:
+Action = Callable[[int], int]
+"""Answers that many sources and returns how many tokens were said."""
+
+
+def measure(action: Action, repeat: int) -> dict[str, Any]:
     """Tokens a second at each batch size: the median, after two that do not count."""
     found: dict[str, Any] = {}
     for batch in BATCHES:
         times, said = [], 0
-        for number in range(repeat + 2):
+        for _ in range(repeat + 2):
             if CUDA:
                 torch.cuda.synchronize()
             begun = time.perf_counter()
@@ -56,15 +62,11 @@ def measure(action: Callable[[int], int], repeat: int) -> dict[str, Any]:
             if CUDA:
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - begun)
-        median = statistics.median(times[2:])
-        found[f"batch {batch}"] = {
-            "tokens_per_s": round(said / median, 1), "ms_per_step": round(1000 * median * batch / said, 3),
-            "first_s": round(times[0], 2),
-        }  # fmt: skip
+        found[f"batch {batch}"] = {"tokens_per_s": said / statistics.median(times[2:]), "first_s": times[0]}
     return found
 
 
-def ours(repeat: int) -> dict[str, Any]:
+def ours() -> Action:
     torch.manual_seed(0)
     model = regard.build("transformer-base", decoder_depth=SIZE["depth"], **SIZE)
     with torch.no_grad():
@@ -84,10 +86,10 @@ def ours(repeat: int) -> dict[str, Any]:
         return sum(len(answer.extra["ids"]) for answer in answers)
 
     assert answer(2) == 2 * SAID
-    return measure(answer, repeat)
+    return answer
 
 
-def peer(repeat: int) -> dict[str, Any]:
+def peer() -> Action:
     model = peer_model().to(DEVICE, torch.bfloat16 if CUDA else torch.float32)
 
     def generate(batch: int) -> int:
@@ -96,10 +98,10 @@ def peer(repeat: int) -> dict[str, Any]:
                        min_new_tokens=SAID, do_sample=False)  # fmt: skip
         return batch * SAID
 
-    return measure(generate, repeat)
+    return generate
 
 
-def ctranslate2(repeat: int, kind: str = "float32") -> dict[str, Any]:
+def ctranslate2(kind: str = "float32") -> Action:
     import ctranslate2 as ct2
     import numpy as np
     from ctranslate2.specs import common_spec, transformer_spec
@@ -157,20 +159,38 @@ def ctranslate2(repeat: int, kind: str = "float32") -> dict[str, Any]:
         )  # fmt: skip
         return sum(len(result.hypotheses[0]) for result in found)
 
-    return measure(translate, repeat)
+    return translate
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--alone", action="store_true", help="in this process, once")
     asked = parser.parse_args()
     if not CUDA:
         torch.set_num_threads(2)
-    cases = {"regard": ours, "transformers": peer} | ({} if CUDA else {"ctranslate2": ctranslate2})
+    cases: dict[str, Any] = {"regard": ours, "transformers": peer} | ({} if CUDA else {"ctranslate2": ctranslate2})
+    if asked.alone:
+        print(json.dumps(measure(cases[asked.cases[0]](), asked.repeat)))
+        return
     print(torch.__version__, torch.cuda.get_device_name() if CUDA else "cpu")
-    for name in asked.cases or cases:
-        print(name, json.dumps(cases[name](asked.repeat)), flush=True)
+    # a process for each, in turns: the threads of one library go on spinning for a while and would slow the next
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in asked.cases or cases}
+    for _ in range(asked.rounds):
+        for name, results in rounds.items():
+            words = [sys.executable, __file__, name, "--alone", "--repeat", str(asked.repeat)]
+            said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+            results.append(json.loads(said.splitlines()[-1]))
+    for name, results in rounds.items():
+        for batch in results[0]:
+            speeds = sorted(result[batch]["tokens_per_s"] for result in results)
+            middle = statistics.median(speeds)
+            step = 1000 * int(batch.split()[1]) / middle
+            first = statistics.median(result[batch]["first_s"] for result in results)
+            print(f"{name:14} {batch:9} {middle:9,.0f} tokens/s ({speeds[0]:,.0f} to {speeds[-1]:,.0f}), "
+                  f"{step:.2f} ms a step, the first answer after {first:.2f} s", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,19 +16,17 @@ def likeliest(logits: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "
     The k highest lie in the k chunks with the highest maxima: those are found first, then the tokens within them."""
     rows, V = logits.shape
     count = min(count, V)
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    norm = wide.logsumexp(-1, keepdim=True)
+    logs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
     chunks = V // CHUNK
     if chunks < 2 * count:
-        values, tokens = wide.topk(count)
-        return values - norm, tokens
-    body = wide[:, : chunks * CHUNK].view(rows, chunks, CHUNK)
+        return tuple(logs.topk(count))
+    body = logs[:, : chunks * CHUNK].view(rows, chunks, CHUNK)
     which = body.amax(-1).topk(count).indices
     near = body.gather(1, which[..., None].expand(-1, -1, CHUNK)).flatten(1)
     names = (which[..., None] * CHUNK + torch.arange(CHUNK, device=logits.device)).flatten(1)
     rest = V - chunks * CHUNK
     if rest:  # what no whole chunk holds is always looked at
-        near = torch.cat([near, wide[:, -rest:]], 1)
+        near = torch.cat([near, logs[:, -rest:]], 1)
         names = torch.cat([names, torch.arange(V - rest, V, device=logits.device).expand(rows, -1)], 1)
     values, places = near.topk(count)
-    return values - norm, names.gather(1, places)
+    return values, names.gather(1, places)

@@ -56,7 +56,7 @@ def put(here: Tensor, value: Tensor) -> None:
 
 def silence(logits: Tensor, banned: Tensor | None) -> Tensor:
     """`banned` tokens are never said."""
-    return logits if banned is None else logits.index_fill(-1, banned, -float("inf"))
+    return logits if banned is None else logits.index_fill_(-1, banned, -float("inf"))
 
 
 def refuse_nan(score: float) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn import kernels
+from regard.nn.linear import Linear
 from regard.nn.memory import Memory
 from regard.nn.rules import Rule, Written
 from regard.waists import Look, Seen
@@ -42,12 +43,12 @@ class Attention(nn.Module):
             raise ValueError(f"width {width} cannot be divided among {heads} heads")
         self.width, self.heads, self.dropout, self.score = width, heads, dropout, score or Dot()
         if context is None:
-            self.qkv = nn.Linear(width, 3 * width, bias)
+            self.qkv = Linear(width, 3 * width, bias)
         else:
-            self.q = nn.Linear(width, width, bias)
-            self.kv = nn.Linear(context, 2 * width, bias)
+            self.q = Linear(width, width, bias)
+            self.kv = Linear(context, 2 * width, bias)
         self.crossing = context is not None
-        self.out = nn.Linear(width, width, bias)
+        self.out = Linear(width, width, bias)
         self.reset()
 
     def reset(self) -> None:

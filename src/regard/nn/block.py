@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.nn.attention import Attention
+from regard.nn.linear import Linear, linear
 from regard.nn.memory import Frozen, LayerMemory
 from regard.nn.rules import Rule
 
@@ -46,7 +47,7 @@ class Feed(nn.Module):
 
     def __init__(self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.up, self.down = Linear(width, hidden), Linear(hidden, width)
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for layer in (self.up, self.down):
@@ -80,7 +81,8 @@ class Block(nn.Module):
     def regarded(self, context: Float[Tensor, "B K C"]) -> Frozen:
         """Keys and values of the context, made once for all steps of a decoding."""
         attention: Any = self.cross.inner
-        return Frozen(attention.keys(context))
+        k, v = attention.keys(context)
+        return Frozen((k.contiguous(), v.contiguous()))  # read again at every step: they lie together
 
 
 class Stack(nn.Module):
@@ -143,4 +145,4 @@ class Tokens(nn.Module):
 
     def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """States -> logits, by the same matrix."""
-        return F.linear(x, self.table.weight, self.bias if self.biased else None)
+        return linear(x, self.table.weight, self.bias if self.biased else None)

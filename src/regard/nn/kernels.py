@@ -41,7 +41,7 @@ def packed_kernel() -> bool:
 
 
 def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool) -> Kernel:
-    if watched or isinstance(rule, Written):  # a few queries of a decoding step: masks are slow in the fused kernels
+    if watched or _few(q, rule):
         return "plain"
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None and q.shape[0] == 1:
         form = packed_form(rule)
@@ -52,6 +52,13 @@ def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: 
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= MIDDLE_ROW:
         return "plain" if k.shape[-2] <= SHORT_ROW else "widened"
     return "sdpa"
+
+
+def _few(q: Tensor, rule: Rule | None) -> bool:
+    """The few queries of a decoding step: the fused kernels are slower there, on CUDA with masks and on CPUs with many rows."""
+    if q.is_cuda:
+        return isinstance(rule, Written)
+    return q.shape[-2] <= 16 and q.shape[0] >= 8 and not torch.is_grad_enabled()
 
 
 def _is_short(q: Tensor, packed: Packed, window: tuple[int, int]) -> bool:

@@ -41,7 +41,8 @@ class Growing(Memory):
             return k, v
         used, now = self.k.shape[-2], self.k.shape[-2] + k.shape[-2]
         if self.spare is None or self.spare[0].shape[-2] < now:
-            self.spare = _roomy(self.k, 2 * now), _roomy(self.v, 2 * now)
+            room = max(2 * now, 32 * k.shape[-2])
+            self.spare = _roomy(self.k, room), _roomy(self.v, room)
         for buffer, new in zip(self.spare, (k, v), strict=True):
             buffer[..., used:now, :] = new
         self.k, self.v = self.spare[0][..., :now, :], self.spare[1][..., :now, :]
@@ -53,7 +54,7 @@ class Growing(Memory):
 
 
 def _roomy(x: Tensor, room: int) -> Tensor:
-    larger = x.new_zeros(*x.shape[:-2], room, x.shape[-1])
+    larger = x.new_empty(*x.shape[:-2], room, x.shape[-1])
     larger[..., : x.shape[-2], :] = x
     return larger
 
@@ -92,7 +93,10 @@ class Fixed(Memory):
         """From now on steps write at `columns`, up to `room`."""
         self.columns, self.room = columns, room
         if self.k is not None and self.v is not None:
+            used = self.k.shape[-2]
             self.k, self.v = _roomy(self.k, room), _roomy(self.v, room)
+            # hidden, but 0 times what lies there could be no number
+            self.k[..., used:, :], self.v[..., used:, :] = 0.0, 0.0
 
 
 @dataclass
