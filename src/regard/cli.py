@@ -361,7 +361,8 @@ def main() -> None:
     try:
         app(spread([word for word in words if word != "--debug"]))
     except Interrupted as stop:
-        print(stop, file=sys.stderr)
+        if str(stop):  # of several processes the first speaks
+            print(stop, file=sys.stderr)
         sys.exit(stop.code)
     except RegardError as error:
         if debug:

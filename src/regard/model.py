@@ -23,7 +23,7 @@ from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
 from regard.tasks import Task, find_task
 from regard.waists import Answer, Batch, States
-from regard.weights import misfit, read_folder, write_file
+from regard.weights import misfit, read_folder, write_file, write_text
 
 OWN_FILE = "regard.json"
 """What a folder of ours says beside the published layout."""
@@ -248,7 +248,4 @@ def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all."""
-    aside = path.with_name(f".{path.name}.writing")
-    aside.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

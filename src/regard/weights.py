@@ -185,6 +185,15 @@ BOOKKEEPING = (
 """Keys of published configurations that say nothing about what the body computes."""
 
 
+PICKLES = (b"PK\x03\x04", *(bytes([0x80, protocol]) for protocol in range(2, 6)))
+"""How files by torch.save begin, new and old. Tensors in a safetensors file of that beginning would have no end."""
+
+REFUSED = (
+    "A pickle can run code when it is opened. regard reads safetensors: save the model again as safetensors in a place "
+    "where you trust it."
+)
+
+
 def read_folder(folder: Path) -> Tensors:
     """All tensors of a checkpoint folder: one file, or shards with an index."""
     index = folder / "model.safetensors.index.json"
@@ -198,8 +207,7 @@ def read_folder(folder: Path) -> Tensors:
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"))
     if pickles:
         raise WeightsError(
-            f"{folder}: holds only {pickles[0]}, a pickle, which can run code when it is opened. "
-            "regard reads safetensors: save the model again as safetensors in a place where you trust it."
+            f"{folder}: holds only {pickles[0]}, a pickle. {REFUSED}"
         )
     raise WeightsError(f"{folder}: there is no model.safetensors.")
 
@@ -217,6 +225,10 @@ def _shards(index: Path) -> list[str]:
 
 def read_file(path: Path) -> Tensors:
     try:
+        with path.open("rb") as opened:
+            pickled = opened.read(4).startswith(PICKLES)
+        if pickled:
+            raise WeightsError(f"{path}: is a pickle whatever its name says. {REFUSED}")
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -224,11 +236,41 @@ def read_file(path: Path) -> Tensors:
 
 
 def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Down to the disk; what could only be written in part is not left there."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
         save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
-        raise WeightsError(f"{path}: cannot be written ({error}).") from error
+        path.unlink(missing_ok=True)
+        raise WeightsError(f"{path}: cannot be written ({error}).") from _system_error(error, path)
     mask = os.umask(0)  # the library makes the file readable by its owner alone; it is as readable as the others
     os.umask(mask)
     path.chmod(0o666 & ~mask)
+    flush(path)
+
+
+def _system_error(error: Exception, path: Path) -> Exception:
+    """The library tells of a full disk in words alone."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    aside = path.with_name(f".{path.name}.writing")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        flush(aside)
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Down to the disk, a folder's entries too."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

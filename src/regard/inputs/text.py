@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from regard.errors import DataError
+from regard.weights import write_text
 
 PAD, START, END = "<pad>", "<s>", "</s>"
 SPECIAL = (PAD, START, END)
@@ -56,9 +56,7 @@ class Text:
             raise DataError(f"cannot be read as a tokenizer.json ({error}).", path) from error
 
     def save(self, path: Path) -> None:
-        aside = path.with_name(f".{path.name}.writing")
-        self.backend.save(str(aside))
-        os.replace(aside, path)
+        write_text(path, self.backend.to_str(pretty=True))
 
     @property
     def size(self) -> int:

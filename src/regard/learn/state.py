@@ -6,9 +6,11 @@ a checksum). It is written aside, flushed to the disk, then renamed; one that is
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import RunError, WeightsError
-from regard.weights import read_file, write_file
+from regard.weights import flush, read_file, write_file
 
 
 @dataclass(frozen=True)
@@ -41,47 +43,63 @@ def save_state(
     keep: int, regular: Callable[[int], bool] = lambda step: True,
 ) -> Path:  # fmt: skip
     """Write `folder/step-N`, and remove what is older but for the newest `keep` of the `regular` steps."""
-    final = folder / f"step-{step:08d}"
+    final = folder / _name(step)
     aside, replaced = folder / f".writing-{step:08d}", folder / f".replaced-{step:08d}"
     flat = {f"{group}:{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
     _check_space(folder, sum(t.numel() * t.element_size() for t in flat.values()))
-    for left in (*folder.glob(".writing-*"), *folder.glob(".replaced-*")):
-        shutil.rmtree(left, ignore_errors=True)  # of a save that was cut off
+    tidy(folder)
     aside.mkdir(parents=True)
     try:
         write_file(aside / "state.safetensors", flat)
         record = {"step": step, "checksum": checksum(aside / "state.safetensors"), **facts}
         (aside / "state.json").write_text(json.dumps({**record, "seal": _seal(record)}, indent=1), encoding="utf-8")
-        for name in ("state.safetensors", "state.json"):
-            flush(aside / name)
+        flush(aside / "state.json")
+        flush(aside)
     except (OSError, WeightsError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise RunError(
             f"{final}: the checkpoint could not be written ({error}). Earlier ones are untouched."
-        ) from error
+        ) from (error if isinstance(error, OSError) else error.__cause__)
     if final.exists():  # there is a whole one at every moment
         final.rename(replaced)
     aside.rename(final)
     flush(folder)
-    shutil.rmtree(replaced, ignore_errors=True)
-    # a later one can only be damaged: it was passed over, and must not count among those that are kept
-    older = [path for path in sorted(folder.glob("step-*")) if path.name < final.name]
-    kept = [path for path in older if regular(_number(path))][-keep + regular(step) :] if keep > regular(step) else []
-    for old in older:
-        if old not in kept:
-            shutil.rmtree(old)
+    tidy(folder)
+    prune(folder, step, keep, regular)
     return final
 
 
-def _number(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
+def tidy(folder: Path) -> None:
+    """Remove what a save left that was cut off."""
+    for left in (*folder.glob(".writing-*"), *folder.glob(".replaced-*")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def prune(folder: Path, step: int, keep: int, regular: Callable[[int], bool]) -> None:
+    """Remove what is older than `step`, but for so many of the `regular` steps that there are `keep` with it."""
+    # a later one can only be damaged: it was passed over, and must not count among those that are kept
+    older = [number for number in _numbers(folder) if number < step]
+    kept = [number for number in older if regular(number)][-keep + regular(step) :] if keep > regular(step) else []
+    for number in older:
+        if number not in kept:
+            shutil.rmtree(folder / _name(number))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The steps that there are checkpoints of. A copy that somebody made, under another name, is none of ours."""
+    named = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
+    return sorted(int(found[1]) for found in named if found)
 
 
 def mean_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor] | None:
     """The mean of the weights (of their averages, where those are kept) after these steps; None if one is not whole."""
     mean: dict[str, Tensor] = {}
     for step in steps:
-        saved = whole(folder / f"step-{step:08d}")
+        saved = whole(folder / _name(step))
         if isinstance(saved, str):
             return None
         groups = saved.tensors()
@@ -106,8 +124,8 @@ def whole(path: Path) -> Saved | str:
 def newest_state(folder: Path) -> tuple[Saved | None, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with those passed over."""
     problems: list[str] = []
-    for path in sorted(folder.glob("step-*"), reverse=True):
-        found = whole(path)
+    for number in _numbers(folder)[::-1]:
+        found = whole(folder / _name(number))
         if isinstance(found, Saved):
             return found, problems
         problems.append(found)
@@ -124,20 +142,11 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
 
 
-def flush(path: Path) -> None:
-    """Down to the disk, a folder's entries too."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _check_space(folder: Path, needed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < needed * 1.05 + 2**20:
         raise RunError(
-            f"{folder}: a checkpoint needs {needed / 2**20:.0f} MiB and only {free / 2**20:.0f} MiB are free. "
-            "Nothing was written; earlier checkpoints are untouched. Free some space and go on with --resume."
-        )
+            f"{folder}: a checkpoint needs {needed / 2**20:.1f} MiB and {free / 2**20:.1f} MiB are free. Nothing was "
+            "written; earlier checkpoints are untouched."
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

@@ -10,6 +10,7 @@ from regard.data.pairs import Pair
 from regard.draw.table import table
 from regard.runs.folder import RunFolder
 from regard.waists import Answer
+from regard.weights import write_text
 
 
 def write_card(folder: RunFolder, samples: Sequence[Pair], answers: Sequence[Answer]) -> None:
@@ -23,7 +24,7 @@ def write_card(folder: RunFolder, samples: Sequence[Pair], answers: Sequence[Ans
         "## Use\n\n" + _use(shlex.quote(str(folder.path))),
         "## Settings\n\n" + _settings(facts["settings"]),
     ]
-    (folder.path / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
 
 
 def _scores(facts: dict[str, Any]) -> str:

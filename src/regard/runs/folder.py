@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 try:
     import fcntl
@@ -17,10 +19,19 @@ except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
 from regard.draw.curves import curves
-from regard.errors import RunError
+from regard.errors import RegardError, RunError
+from regard.learn.state import newest_state
 from regard.model import OWN_FILE
+from regard.runs.events import Events
+from regard.weights import write_text
 
 LOCK = ".lock"
+
+BEGINNING = {LOCK, "tokenizer.json", ".tokenizer.json.writing", f".{OWN_FILE}.writing"}
+"""What a run leaves that was killed before it had begun; its lock says that these are ours."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""What is wrong when a disk takes nothing more."""
 
 
 class RunFolder:
@@ -29,7 +40,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.log_file = self.path / "log.jsonl"
         self.samples = self.path / "samples.txt"
-        self._events: Any = None
+        self._events: Events | None = None
 
     def exists(self) -> bool:
         return (self.path / OWN_FILE).exists()
@@ -37,10 +48,12 @@ class RunFolder:
     def refuse_if_taken(self) -> None:
         """A run is never overwritten, nor is a folder that holds something else."""
         if self.exists():
+            self._refuse_rival()
             raise RunError(f"{self.path}: there is a run already. Go on with it by --resume, or choose another --out.")
         if self.path.is_file():
             raise RunError(f"{self.path}: is a file. Choose another --out.")
-        if self.path.exists() and any(inside.name != LOCK for inside in self.path.iterdir()):
+        inside = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
+        if inside - {LOCK} and not (LOCK in inside and inside <= BEGINNING):
             raise RunError(f"{self.path}: is not empty and is no run. Choose another --out.")
 
     @contextmanager
@@ -48,27 +61,61 @@ class RunFolder:
         """No other process trains into this folder meanwhile. The lock ends with the process, however that ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / LOCK).open("a+", encoding="utf-8")
+            file = (self.path / LOCK).open("a+b", buffering=0)
         except OSError as error:
             raise RunError(f"{self.path}: cannot be written ({error.strerror}). Choose another --out.") from error
         with file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.stat(self.path / LOCK)  # not gone meanwhile, with the run that held it
-                except OSError as error:
-                    file.seek(0)
-                    owner = file.read().strip() or "unknown"
-                    raise RunError(
-                        f"{self.path}: another run is training into it (process {owner}). Wait for it, or choose another --out."
-                    ) from error
-            file.truncate(0)
-            file.write(f"{os.getpid()} on {socket.gethostname()}")
-            file.flush()
+            if not self._locked(file, alone=True):
+                raise self._rival(file)
+            with suppress(OSError):  # a full disk: the lock holds, only nobody can tell whose it is
+                file.truncate(0)
+                file.write(f"{os.getpid()} on {socket.gethostname()}".encode())
             try:
                 yield
             finally:
                 (self.path / LOCK).unlink(missing_ok=True)
+
+    def _locked(self, file: IO[bytes], alone: bool) -> bool:
+        """Whether the lock is ours, and its file still where it was: it goes with the run that held it."""
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path / LOCK))
+        except (BlockingIOError, FileNotFoundError):
+            return False
+        except OSError:  # a file system without locks
+            return True
+
+    def _rival(self, file: IO[bytes]) -> RunError:
+        file.seek(0)
+        owner = file.read().decode(errors="replace").strip() or "unknown"
+        return RunError(
+            f"{self.path}: another run is training into it (process {owner}). Wait for it, or choose another --out."
+        )
+
+    def _refuse_rival(self) -> None:
+        with suppress(FileNotFoundError), (self.path / LOCK).open("rb") as file:
+            if not self._locked(file, alone=False):
+                raise self._rival(file)
+
+    @contextmanager
+    def disk_told(self, needed: int, again: str) -> Iterator[None]:
+        """A disk that takes nothing more is told in one paragraph, wherever it was noticed."""
+        try:
+            yield
+        except (OSError, RegardError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in FULL:
+                raise
+            saved, _ = newest_state(self.checkpoints)
+            last = f"The last good checkpoint is {saved.path.name}." if saved else "There is no checkpoint yet."
+            free = shutil.disk_usage(self.path).free
+            go_on = f"go on with:\n  {again}" if self.exists() else "start again."
+            raise RunError(
+                f"{self.path}: {cause.strerror or cause}. A checkpoint of this run needs {needed / 2**20:.1f} MiB; "
+                f"{free / 2**20:.1f} MiB are free. {last} Make room and {go_on}"
+            ) from error
 
     def facts(self) -> dict[str, Any]:
         """What regard.json says."""
@@ -85,10 +132,9 @@ class RunFolder:
     def log(self, row: dict[str, Any]) -> None:
         with self.log_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        writer = self._writer(int(row["step"]))
-        for key, value in row.items():
-            if key != "step" and isinstance(value, int | float):
-                writer.add_scalar(f"{row['kind']}/{key}", value, row["step"])
+        numbers = {key: value for key, value in row.items() if key != "step" and isinstance(value, int | float)}
+        named = {f"{row['kind']}/{key}": float(value) for key, value in numbers.items()}
+        self._writer(int(row["step"])).add(int(row["step"]), named)
 
     def rows(self) -> list[dict[str, Any]]:
         """The log so far; a last line that a kill cut in two is left out."""
@@ -104,20 +150,19 @@ class RunFolder:
     def cut_back(self, step: int) -> None:
         """Forget what the log says after `step`: it will be said again."""
         kept = [row for row in self.rows() if row["step"] <= step]
-        aside = self.log_file.with_suffix(".writing")
-        aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        aside.replace(self.log_file)
+        write_text(self.log_file, "".join(json.dumps(row) + "\n" for row in kept))
         if self.samples.exists():
-            parts = re.split(r"^(?=step \d+$)", self.samples.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            kept_parts = [part for part in parts if part and int(part.split()[1]) <= step]
-            self.samples.write_text("".join(kept_parts), encoding="utf-8")
+            text = self.samples.read_text(encoding="utf-8", errors="replace")  # a kill may have cut a letter in two
+            text = text[: text.rfind("\n\n") + 2]
+            parts = [re.match(r"step (\d+)\n", part) for part in re.split(r"^(?=step \d+\n)", text, flags=re.MULTILINE)]
+            write_text(self.samples, "".join(part.string for part in parts if part and int(part[1]) <= step))
+        for left in self.path.glob(".curves.png.*.part"):
+            left.unlink(missing_ok=True)
         self._writer(step + 1)
 
-    def _writer(self, step: int) -> Any:
+    def _writer(self, step: int) -> Events:
         if self._events is None:
-            from torch.utils.tensorboard.writer import SummaryWriter
-
-            self._events = SummaryWriter(str(self.path / "events"), purge_step=step)
+            self._events = Events(self.path / "events", step)
         return self._events
 
     def draw(self, title: str) -> None:

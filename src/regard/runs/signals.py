@@ -1,9 +1,9 @@
-"""SIGINT and SIGTERM are noted and obeyed after the step, so that nothing is lost."""
+"""SIGINT and SIGTERM are noted and obeyed after the step, so that nothing is lost; between steps, at once."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -15,10 +15,18 @@ class Signals:
         self.number = 0
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Outside of the main thread signals are not ours."""
+    def noted(self, leave: Callable[[int], None] | None = None) -> Iterator[None]:
+        """`leave` is what obeys at once. Outside of the main thread signals are not ours."""
+
+        def note(number: int, _: FrameType | None) -> None:
+            if self.number:  # asked a second time: at once, and what was saved before stays
+                raise KeyboardInterrupt
+            self.number = number
+            if leave is not None:
+                leave(number)
+
         try:
-            before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+            before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
         except ValueError:
             before = {}
         try:
@@ -26,8 +34,3 @@ class Signals:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.number:  # asked a second time: at once, and what was saved before stays
-            raise KeyboardInterrupt
-        self.number = number

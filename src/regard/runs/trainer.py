@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Generator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from regard.learn.optimiser import (
     restore_optimiser,
     swapped,
 )
-from regard.learn.state import mean_weights, newest_state, save_state
+from regard.learn.state import mean_weights, newest_state, prune, save_state, tidy
 from regard.learn.world import World
 from regard.model import Model, load, write_json
 from regard.runs.card import write_card
@@ -62,8 +63,13 @@ class Trainer:
         self.saved, self.way = -1, ""
 
     def begin(self) -> None:
-        self.prepared.text.save(self.folder.path / "tokenizer.json")
-        write_json(self.folder.path / "regard.json", self._facts())
+        tokenizer = self.folder.path / "tokenizer.json"
+        try:
+            self.prepared.text.save(tokenizer)
+            write_json(self.folder.path / "regard.json", self._facts())
+        except OSError:  # a tokenizer alone is no run, and would be in the way of one
+            tokenizer.unlink(missing_ok=True)
+            raise
 
     def resume(self) -> None:
         """Take up the newest whole checkpoint, with the same settings and data."""
@@ -90,6 +96,8 @@ class Trainer:
             over = self._over()
             self._say(f"  {'the run is finished:' if over else 'going on after step'} {saved.step:,}{' steps' * over}")
         if self.world.first:
+            tidy(self.folder.checkpoints)
+            prune(self.folder.checkpoints, self.done, self._kept, self._regular)
             self.folder.cut_back(self.done)
 
     def run(self) -> Model | None:
@@ -105,7 +113,8 @@ class Trainer:
             return None
         if self.done > done:
             self._say(f"trained {self.done - done:,} steps in {clock(time.perf_counter() - begun)}")
-        return self._finish()
+        with self.signals.noted(self._left):
+            return self._finish()
 
     def _steps(self, compute: Compute) -> None:
         chooser = Chooser(compute, self.config, self._say, self.way)
@@ -190,10 +199,10 @@ class Trainer:
         reporter.validated(shown, better)
         samples = self.prepared.valid.samples
         reporter.say(f"    {samples[0].source}\n    → {answers[0].value}\n    = {samples[0].target}")
+        some = list(zip(samples, answers, strict=False))[:5]
+        shown_parts = [f"  {sample.source}\n  → {answer.value}\n  = {sample.target}\n\n" for sample, answer in some]
         with self.folder.samples.open("a", encoding="utf-8") as file:
-            file.write(f"step {step}\n")
-            for sample, answer in list(zip(samples, answers, strict=False))[:5]:
-                file.write(f"  {sample.source}\n  → {answer.value}\n  = {sample.target}\n\n")
+            file.write(f"step {step}\n" + "".join(shown_parts))
 
     def _scored(self, step: int, **more: Any) -> tuple[dict[str, Any], list[Any], bool]:
         """Loss on all validation samples, score on some; the best model so far is what the run folder holds."""
@@ -221,9 +230,17 @@ class Trainer:
             "best": self.best, "pending": [float(loss) for loss in self.window.losses], "stale": self.stale,
             "way": self.way, "world": self.world.size, "torch": torch.__version__, "regard": __version__,
         }  # fmt: skip
-        keep = max(self.config.keep, self.config.last)
-        save_state(self.folder.checkpoints, step, groups, facts, keep, self._regular)
+        save_state(self.folder.checkpoints, step, groups, facts, self._kept, self._regular)
         self.saved = step
+
+    @property
+    def _kept(self) -> int:
+        return max(self.config.keep, self.config.last)
+
+    def disk_told(self) -> AbstractContextManager[None]:
+        """Around whatever is written. A checkpoint holds the weights, two averages of their gradients, perhaps their own."""
+        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        return self.folder.disk_told(weights * (4 if self.average else 3), self.resume_command())
 
     def _merge(self) -> None:
         """`train.last`: the mean of the weights of the last checkpoints, kept if it scores better than the best of them."""
@@ -302,8 +319,11 @@ class Trainer:
         self._check()
         self._save(self.done)
         self.folder.close()
+        self._left(number)
+
+    def _left(self, number: int) -> None:
         again = f"stopped and saved after step {self.done:,}. Go on with:\n  {self.resume_command()}"
-        raise Interrupted(again, number)
+        raise Interrupted(again if self.world.first else "", number)
 
     def _check(self) -> None:
         try:

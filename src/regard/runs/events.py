@@ -1,0 +1,44 @@
+"""The log once more as events, for TensorBoard. Written at once and by no thread: what goes wrong is told where it does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+class Events:
+    """One file of events. What earlier files say of `step` and later is said again here, and forgotten by the reader."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        # read in the order of their names, and never two of one name
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        self.file = (folder / name).open("wb")
+        self.records = RecordWriter(self.file)
+        self._write(file_version="brain.Event:2")
+        if step:
+            self._write(step=step, session_log=SessionLog(status=SessionLog.START))
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        made = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(step=step, summary=Summary(value=made))
+
+    def close(self) -> None:
+        with suppress(OSError):  # all is flushed, but for what could not be written and was told
+            self.file.close()
+
+    def _write(self, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.records.write(Event(wall_time=time.time(), **fields).SerializeToString())
+        self.file.flush()
