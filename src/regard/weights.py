@@ -206,9 +206,7 @@ def read_folder(folder: Path) -> Tensors:
         return tensors
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"))
     if pickles:
-        raise WeightsError(
-            f"{folder}: holds only {pickles[0]}, a pickle. {REFUSED}"
-        )
+        raise WeightsError(f"{folder}: holds only {pickles[0]}, a pickle. {REFUSED}")
     raise WeightsError(f"{folder}: there is no model.safetensors.")
 
 

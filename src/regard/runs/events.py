@@ -15,8 +15,8 @@ class Events:
     """One file of events. What earlier files say of `step` and later is said again here, and forgotten by the reader."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from tensorboard.summary.writer.record_writer import RecordWriter
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
         folder.mkdir(parents=True, exist_ok=True)
         # read in the order of their names, and never two of one name
@@ -28,7 +28,7 @@ class Events:
             self._write(step=step, session_log=SessionLog(status=SessionLog.START))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
         made = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._write(step=step, summary=Summary(value=made))

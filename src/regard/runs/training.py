@@ -65,6 +65,7 @@ def train(
         if order.start is not None and order.start.is_dir():
             start_from(fresh, order.start, order.settings.model)
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
+        stack.callback(folder.close)
         stack.enter_context(trainer.disk_told())
         if going_on:
             trainer.resume()

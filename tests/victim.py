@@ -1,0 +1,213 @@
+"""Trains in forks of itself, each of which meets a fault at a chosen call. torch is imported once, and is idle at each fork.
+
+A line of standard input is an order, a line of standard output what came of it (tests/test_faults.py). The calls that are
+counted are those that compute a grain or change a file of the run; a fault comes before a call or half-way through it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FULL = 1 << 20
+"""Bytes of a piece of ballast."""
+
+
+class Fault:
+    def __init__(self, run: str, at: tuple[str, int] | int | None, what: str) -> None:
+        """`at` is the name of a call and which of those it is, or which call of all."""
+        self.run, self.at, self.what = run, at, what
+        self.calls: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self.met = False
+
+    def call(self, name: str, half: Callable[[], object] = lambda: None) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self.calls.append(name)
+        self.seen[name] += 1
+        if self.at in (len(self.calls), (name, self.seen[name])):
+            self.met = True
+            if self.what == "kill":
+                half()
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif self.what == "fill":
+                fill(Path(self.run).parent / "ballast")
+            elif self.what == "limit":
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            else:
+                os.kill(os.getpid(), getattr(signal, self.what))
+
+    def name(self, path: Any) -> str | None:
+        """Of a file of the run, without its numbers; relative ones belong to a folder that is being removed."""
+        text = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fsdecode(path)
+        if os.path.isabs(text) and not text.startswith(self.run):
+            return None
+        name = os.path.relpath(text, self.run) if os.path.isabs(text) else text
+        return re.sub(r"\d+", "N", name.partition(".out.tfevents")[0])
+
+
+def fill(path: Path) -> None:
+    """Until nothing fits any more."""
+    with path.open("wb", buffering=0) as file:
+        size = FULL
+        while size:
+            try:
+                file.write(b"x" * size)
+            except OSError:
+                size //= 2
+
+
+def beset(fault: Fault) -> None:
+    """Every call that counts is told to the fault first."""
+    from regard import weights
+    from regard.learn.compute import Compute
+    from regard.learn.optimiser import Average
+
+    def told(owner: Any, function: str) -> None:
+        real = getattr(owner, function)
+
+        def calling(path: Any, *args: Any, **more: Any) -> Any:
+            name = fault.name(path)
+            if name is not None:
+                fault.call(f"{function} {name}")
+            return real(path, *args, **more)
+
+        setattr(owner, function, calling)
+
+    for function in ("replace", "rename", "fsync", "mkdir", "unlink", "rmdir", "chmod"):
+        told(os, function)
+    real_open, real_save = io.open, weights.save_file
+
+    def opening(path: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
+        name = fault.name(path) if set(mode) & set("wax") else None
+        if name is None:
+            return real_open(path, mode, *args, **more)
+        fault.call(f"open {name}")
+        file: Any = real_open(path, mode, *args, **more)
+        write = file.write
+
+        def writing(text: Any) -> Any:
+            fault.call(f"write {name}", lambda: (write(text[: len(text) // 2]), file.flush()))
+            return write(text)
+
+        file.write = writing
+        return file
+
+    def saving(tensors: Any, path: Any, **more: Any) -> None:
+        def half() -> None:
+            real_save(tensors, path, **more)
+            os.truncate(path, os.path.getsize(path) // 2)
+
+        fault.call(f"write {fault.name(path)}", half)
+        real_save(tensors, path, **more)
+
+    io.open, weights.save_file = opening, saving
+    for owner, function, names in (
+        (Compute, "gradients", ["first grain of a step", "second grain of a step"]),
+        (Average, "update", ["average"]),
+    ):
+        _counted(owner, function, names, fault)
+
+
+def _counted(owner: Any, function: str, names: list[str], fault: Fault) -> None:
+    real, calls = getattr(owner, function), Counter[str]()
+
+    def calling(self: Any, *args: Any) -> Any:
+        fault.call(names[calls["all"] % len(names)])
+        calls["all"] += 1
+        return real(self, *args)
+
+    setattr(owner, function, calling)
+
+
+def train(order: dict[str, Any]) -> None:
+    """In a fork: what the command line would do, and how it would end. Never returns."""
+    from regard.cli import main
+    from regard.runs import folder
+
+    at, code = order.get("at"), 0
+    fault = Fault(order["run"], tuple(at) if isinstance(at, list) else at, order.get("what", "kill"))
+    drawn = folder.curves if order.get("drawn") else lambda *_: None
+    folder.curves = lambda *args: (fault.call("draw"), drawn(*args))  # type: ignore
+    sys.argv = ["regard", *order["words"]]
+    try:
+        beset(fault)
+        main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if order.get("calls"):
+        with open(order["calls"], "w") as file:
+            json.dump(fault.calls, file)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if fault.met or at is None else 99)
+
+
+def forked(order: dict[str, Any]) -> dict[str, Any]:
+    (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.dup2(to_out, 1)
+        os.dup2(to_err, 2)
+        for end in (out, err, to_out, to_err):
+            os.close(end)
+        train(order)
+    os.close(to_out)
+    os.close(to_err)
+    said = {}
+    reader = threading.Thread(target=lambda: said.update(out=_all(out)))
+    reader.start()
+    said["err"] = _all(err)
+    reader.join()
+    _, status = os.waitpid(pid, 0)
+    return {"code": os.waitstatus_to_exitcode(status), **said}
+
+
+def _all(end: int) -> str:
+    with open(end, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+NEEDED = (
+    "regard.cli", "regard.runs.training", "sacrebleu.metrics", "torch._dynamo", "tensorboard.compat.proto.event_pb2",
+    "tensorboard.summary.writer.record_writer", "typer._adapters",
+)  # fmt: skip
+
+
+def main() -> None:
+    for module in NEEDED:
+        importlib.import_module(module)
+    assert threading.active_count() == 1
+    gc.freeze()  # what is there by now is shared with the forks, and not looked through in each
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "shell" in order:
+            done = subprocess.run(order["shell"], shell=True, capture_output=True, text=True)
+            answer = {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+        else:
+            answer = forked(order)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
