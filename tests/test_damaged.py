@@ -1,0 +1,209 @@
+"""Files that are not what they should be: flipped, cut off, or a pickle under another name."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from conftest import TWELVE, Trained, rows, same_tensors, train_tiny
+from regard.errors import RunError, WeightsError
+from regard.learn.state import Saved, checksum, newest_state, save_state
+from regard.learn.state import whole as look
+from regard.runs.training import train
+
+GROUPS = {"model": {"w": torch.arange(5.0)}, "optimiser": {"w/step": torch.tensor(3.0)}}
+FACTS = {"best": {"bleu": 12.5, "loss": 1e-05, "step": 4}, "pending": [0.25], "way": "", "world": 1}
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two small checkpoints."""
+    for step in (4, 8):
+        save_state(tmp_path, step, GROUPS, FACTS, keep=2)
+    return tmp_path
+
+
+# -- flipped and cut off
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
+def test_no_flipped_bit_is_believed(name: str, two: Path) -> None:
+    path = two / "step-00000008" / name
+    before, kept = look(path.parent), path.read_bytes()
+    assert isinstance(before, Saved)
+    for bit in range(8 * len(kept)):
+        flip(path, bit)
+        found = look(path.parent)
+        # 1e-05 and 1E-05 are the same number: a flip may change nothing
+        assert isinstance(found, str) or (name == "state.json" and found.facts == before.facts), bit
+        if isinstance(found, str):
+            saved, problems = newest_state(two)
+            assert saved is not None and saved.step == 4 and problems == [found] and "step-00000008" in found
+        path.write_bytes(kept)
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
+def test_no_file_that_was_cut_off_is_believed(name: str, two: Path) -> None:
+    path = two / "step-00000008" / name
+    kept = path.read_bytes()
+    for length in range(len(kept)):
+        path.write_bytes(kept[:length])
+        assert isinstance(look(path.parent), str), length
+    path.unlink()
+    assert isinstance(look(path.parent), str)
+
+
+def test_a_copy_of_a_checkpoint_under_another_name_is_left_alone(two: Path) -> None:
+    shutil.copytree(two / "step-00000008", two / "step-00000008-mine")
+    save_state(two, 12, GROUPS, FACTS, keep=1)
+    saved, problems = newest_state(two)
+    assert saved is not None and saved.step == 12 and not problems
+    assert {path.name for path in two.iterdir()} == {"step-00000012", "step-00000008-mine"}
+
+
+def harm(path: Path, chance: random.Random) -> None:
+    if chance.random() < 0.5:
+        flip(path, chance.randrange(8 * path.stat().st_size))
+    else:
+        os.truncate(path, chance.randrange(path.stat().st_size))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(seed: int, halved: Path, whole: Path) -> None:
+    chance = random.Random(seed)
+    harm(halved / "checkpoints/step-00000006" / chance.choice(["state.json", "state.safetensors"]), chance)
+    said = train_tiny((), halved, *TWELVE, resume=True)
+    assert "step-00000006 is not whole" in said and "passed over" in said and "going on after step 4" in said
+    same_tensors(halved / "model.safetensors", whole / "model.safetensors")
+    assert rows(halved) == rows(whole)
+
+
+def test_where_all_are_damaged_it_starts_at_0_and_says_so(halved: Path, whole: Path) -> None:
+    chance = random.Random(0)
+    for path in sorted((halved / "checkpoints").iterdir()):
+        harm(path / "state.safetensors", chance)
+    said = train_tiny((), halved, *TWELVE, resume=True)
+    assert "step-00000004 is not whole" in said and "step-00000006 is not whole" in said
+    assert "there is no whole checkpoint; starting at step 0" in said
+    last = "checkpoints/step-00000012/state.safetensors"
+    same_tensors(halved / last, whole / last)
+    assert rows(halved) == rows(whole)
+
+
+# -- pickles
+
+
+class Bomb:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+def old_save(content: Any, path: Path) -> None:
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def plain_pickle(content: Any, path: Path) -> None:
+    path.write_bytes(pickle.dumps(content))
+
+
+WAYS = [torch.save, old_save, plain_pickle]
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    return tmp_path / "it ran"
+
+
+def set_off(path: Path) -> None:
+    """As a careless reader would."""
+    with suppress(
+        pickle.UnpicklingError, RuntimeError
+    ):  # a plain one is not what torch wants, which it finds out too late
+        torch.load(io.BytesIO(path.read_bytes()), weights_only=False)
+
+
+@pytest.mark.parametrize("write", WAYS)
+def test_a_pickle_under_the_name_of_safetensors_is_refused_and_never_runs(
+    write: Callable[[Any, Path], None], trained: Trained, mark: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(trained.path, tmp_path / "model")
+    write({"x": Bomb(mark)}, folder / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"model\.safetensors: is a pickle.*can run code.*safetensors"):
+        regard.load(folder)
+    with pytest.raises(WeightsError, match="is a pickle"):
+        train("translate", str(trained.data), model=str(folder), out=tmp_path / "new")
+    assert not mark.exists() and not (tmp_path / "new").exists()
+    set_off(folder / "model.safetensors")
+    assert mark.exists()  # it would have
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
+def test_a_folder_of_pickles_is_refused_by_name(name: str, trained: Trained, mark: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained.path, tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    torch.save({"x": Bomb(mark)}, folder / name)
+    with pytest.raises(WeightsError, match=rf"holds only {name}, a pickle.*can run code.*safetensors"):
+        regard.load(folder)
+    assert not mark.exists()
+
+
+def test_a_shard_that_is_a_pickle_is_refused(trained: Trained, mark: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained.path, tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    torch.save({"x": Bomb(mark)}, folder / "part.bin")
+    index = {"weight_map": {"x": "part.bin"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(WeightsError, match=r"part\.bin: is a pickle"):
+        regard.load(folder)
+    assert not mark.exists()
+
+
+def test_a_checkpoint_that_is_a_pickle_is_passed_over(halved: Path, whole: Path, mark: Path) -> None:
+    torch.save({"x": Bomb(mark)}, halved / "checkpoints/step-00000006/state.safetensors")
+    said = train_tiny((), halved, *TWELVE, resume=True)
+    assert "step-00000006 is not whole" in said and "going on after step 4" in said and not mark.exists()
+    assert rows(halved) == rows(whole)
+
+
+def test_a_checkpoint_that_was_sealed_as_a_pickle_is_refused(halved: Path, mark: Path) -> None:
+    from regard.learn.state import _seal
+
+    path = halved / "checkpoints/step-00000006"
+    torch.save({"x": Bomb(mark)}, path / "state.safetensors")
+    known = json.loads((path / "state.json").read_text())
+    del known["seal"]
+    known["checksum"] = checksum(path / "state.safetensors")
+    (path / "state.json").write_text(json.dumps({**known, "seal": _seal(known)}))
+    with pytest.raises(WeightsError, match=r"state\.safetensors: is a pickle"):
+        train_tiny((), halved, *TWELVE, resume=True)
+    assert not mark.exists()
+
+
+def test_a_record_that_is_a_pickle_never_runs(halved: Path, mark: Path) -> None:
+    torch.save({"x": Bomb(mark)}, halved / "regard.json")
+    with pytest.raises(RunError, match=r"regard\.json cannot be read"):
+        train_tiny((), halved, *TWELVE, resume=True)
+    assert not mark.exists()
