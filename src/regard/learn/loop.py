@@ -42,7 +42,7 @@ class Watchman:
         self.first = torch.where(fresh, torch.full_like(self.first, grain), self.first)
 
     def check(self, accumulate: int, world: World) -> None:
-        grain = world.highest(int(self.first))
+        grain = world.earliest(int(self.first))  # in a sum with the others' it has spread to their grains by now
         if grain >= 0:
             step, part = divmod(grain, accumulate)
             raise RunError(

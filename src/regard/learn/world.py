@@ -60,6 +60,12 @@ class World:
         dist.all_reduce(said, op=dist.ReduceOp.MAX)
         return int(said)
 
+    def earliest(self, value: int) -> int:
+        """The smallest that any process says; -1 says nothing."""
+        far = 2**62
+        said = self.highest(far - value if value >= 0 else 0)
+        return far - said if said else -1
+
     def wait(self) -> None:
         if self.size > 1:
             self.highest(0)
@@ -67,7 +73,7 @@ class World:
     def share(self, module: nn.Module) -> nn.Module:
         if self.size == 1:
             return module
-        return nn.parallel.DistributedDataParallel(module, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
 
 
 def asked_world() -> World:

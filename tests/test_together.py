@@ -1,0 +1,101 @@
+"""Processes that train one model together, as torchrun starts them: what is trained does not depend on how many there are."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import TINY, checkpoints, interrupted, rows, stopped_in, train_tiny
+from regard.errors import RunError
+
+RUN = (
+    "train.steps=48", "train.every=16", "train.log=4", "train.accumulate=2", "train.average=0.9", "data.share=0.1",
+    "data.score=2", "decode.longer=5",
+)  # fmt: skip
+"""Two grains a step, and dropout (of TINY)."""
+
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "regard"]
+
+
+def words(data: Path, out: Path, *settings: str) -> list[str]:
+    return [*TORCHRUN, "train", "translate", "--data", str(data), "--out", str(out), "--set", *TINY, *RUN, *settings]
+
+
+def together(given: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", *given], capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+
+
+def same_losses(run: Path, alone: Path) -> None:
+    ours, theirs = rows(run), rows(alone)
+    assert [(row["kind"], row["step"]) for row in ours] == [(row["kind"], row["step"]) for row in theirs]
+    for row, other in zip(ours, theirs, strict=True):
+        for name in row.keys() & {"loss", "norm", "rate"}:
+            assert row[name] == pytest.approx(other[name], rel=1e-5), (row["step"], name)
+
+
+@pytest.fixture(scope="module")
+def alone(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    train_tiny(few, out, *RUN)
+    return out
+
+
+def test_two_processes_train_what_one_does_and_one_of_them_writes(few: Path, alone: Path, tmp_path: Path) -> None:
+    done = together(words(few, tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    same_losses(tmp_path / "run", alone)
+    assert "on cpu, 2 processes" in done.stdout and done.stdout.count("reading") == 1
+    assert done.stdout.count("validation loss") == 3 and "Traceback" not in done.stderr
+    assert checkpoints(tmp_path / "run") == checkpoints(alone)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"curves.png", *(p.name for p in alone.iterdir())}
+    assert len(list((tmp_path / "run/events").iterdir())) == 1
+
+
+def test_one_process_began_and_two_go_on(few: Path, alone: Path, tmp_path: Path) -> None:
+    with stopped_in(20):
+        train_tiny(few, tmp_path / "run", *RUN)
+    done = together([*TORCHRUN, "train", "translate", "--out", str(tmp_path / "run"), "--resume"])
+    assert done.returncode == 0 and "going on after step 20" in done.stdout, done.stderr
+    same_losses(tmp_path / "run", alone)
+
+
+def test_two_processes_are_asked_to_stop_and_one_goes_on(few: Path, alone: Path, tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    code, out, err = interrupted(words(few, run), run, 4, signal.SIGTERM)
+    assert code != 0 and "2 processes" in out
+    said = [line for line in err.splitlines() if "stopped and saved after step" in line]
+    command = [shlex.split(line) for line in err.splitlines() if "--resume" in line]
+    step = int(checkpoints(run)[-1].removeprefix("step-"))
+    assert said == [f"stopped and saved after step {step}. Go on with:"] and 4 < step < 48
+    offered = f"torchrun --nproc-per-node 2 -m regard train translate --out '{run}' --resume"
+    assert command == [shlex.split(offered)]
+    assert f"going on after step {step}" in train_tiny((), run, tiny=False, resume=True)
+    same_losses(run, alone)
+
+
+def test_processes_that_cannot_share_the_grains_are_refused_with_the_numbers_that_can(
+    few: Path, tmp_path: Path
+) -> None:
+    done = together(words(few, tmp_path / "run", "train.accumulate=9"))
+    assert done.returncode != 0 and not (tmp_path / "run/regard.json").exists()
+    assert "2 processes cannot share the 9 grains of a step equally" in done.stderr
+    assert "there can be 1, 3, 9; or set train.accumulate to a multiple of 2" in done.stderr
+
+
+def test_the_grain_that_burst_is_named_whoever_computed_it(few: Path, tmp_path: Path) -> None:
+    wild = ("train.rate=1e30", "train.clip=0", "train.warmup=0", "train.log=1")
+    with pytest.raises(RunError, match=r"step \d+, grain 1 of 2") as stop:
+        train_tiny(few, tmp_path / "one", *RUN, *wild)
+    done = together(words(few, tmp_path / "two", *wild))
+    assert done.returncode != 0 and str(stop.value) in done.stderr
+    assert not (tmp_path / "two/checkpoints").exists()
