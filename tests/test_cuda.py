@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
+from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
+from regard.decode.search import begin, run, search
+from regard.decode.settings import Decode
 from regard.nn import kernels
 from regard.nn.attention import Attention
 from regard.nn.rules import Causal, Packed, Real, Rule, Window
-from regard.waists import Offsets
+from regard.waists import Batch, Offsets
+from tiny import tiny
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -71,3 +78,60 @@ def test_attention_in_training_with_dropout_does_not_take_the_packed_kernel() ->
     attention = Attention(32, 4, dropout=0.1).cuda().bfloat16()
     x = torch.randn(1, 64, 32, device="cuda", dtype=torch.bfloat16)
     assert attention(x, rule=Packed(on_cuda(STARTS), on_cuda(STARTS))).shape == x.shape
+
+
+# -- training: recorded, compiled and plain steps learn the same; determined runs go on bit for bit
+
+
+def losses(few: Path, out: Path, *settings: str) -> list[float]:
+    train_tiny(few, out, *TWELVE, "train.precision=bfloat16", "train.log=1", *settings, device="cuda")
+    return [row["loss"] for row in rows(out, "train")]
+
+
+def test_recorded_steps_learn_what_plain_ones_learn_and_dropout_goes_on(few: Path, tmp_path: Path) -> None:
+    plain = losses(few, tmp_path / "plain", "train.compile=off")
+    recorded = losses(few, tmp_path / "recorded", "train.compile=graph")
+    assert recorded == pytest.approx(plain, rel=2e-3)
+    padded = losses(few, tmp_path / "padded", "train.packed=off", "model.dropout=0")
+    assert len(padded) == 12 and padded[-1] < padded[0]
+
+
+def test_a_determined_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
+    settings = ("train.deterministic=true", "train.average=0.9")
+    right = losses(few, tmp_path / "whole", *settings)
+    with stopped_in(6):
+        losses(few, tmp_path / "halved", *settings)
+    train_tiny((), tmp_path / "halved", tiny=False, resume=True, device="cuda")
+    assert [row["loss"] for row in rows(tmp_path / "halved", "train")] == right
+    same_tensors(tmp_path / "whole/model.safetensors", tmp_path / "halved/model.safetensors")
+
+
+@pytest.mark.parametrize("settings", [Decode(), Decode(beam=3, best=2), Decode(sample=True, best=2)])
+def test_a_recorded_search_finds_what_a_plain_one_finds(settings: Decode) -> None:
+    model = tiny("transformer").cuda()
+    random = torch.Generator().manual_seed(1)
+    x = torch.randint(3, model.config.vocabulary, (5, 7), generator=random).cuda()
+    batch = Batch(x, torch.tensor([7, 3, 5, 1, 7]).cuda(), torch.full((5, 1), model.config.start).cuda())
+    limits = torch.tensor([9, 4, 12, 1, 20])
+    with torch.inference_mode():
+        right = run(begin(model.body, batch, model.config.end, limits, settings, np.arange(5), None))
+    for _ in range(2):  # recorded, then repeated
+        ours = search(model.body, batch, model.config.end, limits, settings)
+        assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
+        for mine, theirs in zip(ours, right, strict=True):
+            assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-9)
+
+
+def test_a_recording_follows_weights_that_change_in_place() -> None:
+    model = tiny("transformer").cuda()
+    batch = Batch(torch.randint(3, 9, (2, 4)).cuda(), target=torch.full((2, 1), model.config.start).cuda())
+    limits = torch.tensor([6, 6])
+    before = search(model.body, batch, model.config.end, limits, Decode())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(-1.3)
+    after = search(model.body, batch, model.config.end, limits, Decode())
+    assert after[0][0].logs != before[0][0].logs
+    with torch.inference_mode():
+        right = run(begin(model.body, batch, model.config.end, limits, Decode(), np.arange(2), None))
+    assert [f[0].tokens for f in after] == [f[0].tokens for f in right]

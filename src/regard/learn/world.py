@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from regard.errors import SettingError
+from regard.errors import RunError, SettingError
 
 PATIENCE = datetime.timedelta(hours=12)
 """How long the others wait while the first process validates or saves."""
@@ -48,17 +48,14 @@ class World:
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
-        if self.size > 1:
-            dist.all_reduce(values)
-        return values
+        return values if self.size == 1 else _together(values, dist.ReduceOp.SUM)
 
     def highest(self, value: int) -> int:
         """The largest that any process says."""
         if self.size == 1:
             return value
-        said = torch.tensor(value)  # on the CPU, through gloo: nothing waits for a GPU
-        dist.all_reduce(said, op=dist.ReduceOp.MAX)
-        return int(said)
+        # on the CPU, through gloo: nothing waits for a GPU
+        return int(_together(torch.tensor(value), dist.ReduceOp.MAX))
 
     def earliest(self, value: int) -> int:
         """The smallest that any process says; -1 says nothing."""
@@ -74,6 +71,14 @@ class World:
         if self.size == 1:
             return module
         return nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
+
+
+def _together(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
+    try:
+        dist.all_reduce(values, op=how)
+    except RuntimeError as error:
+        raise RunError("another of the processes that train together has ended. Its own words say why.") from error
+    return values
 
 
 def asked_world() -> World:

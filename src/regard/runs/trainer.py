@@ -60,7 +60,7 @@ class Trainer:
         self.best: dict[str, Any] = {}
         self.pending: list[float] = []
         self.done = self.stale = 0
-        self.saved, self.way = -1, ""
+        self.saved, self.way, self.begun = -1, "", time.perf_counter()
 
     def begin(self) -> None:
         tokenizer = self.folder.path / "tokenizer.json"
@@ -102,7 +102,7 @@ class Trainer:
 
     def run(self) -> Model | None:
         """Train to the end. The first process returns the best model, the others nothing."""
-        done, begun = self.done, time.perf_counter()
+        done = self.done
         loss = Loss(self.model, self.task, self.config.smoothing)
         compute = Compute(loss, self.config, self.model.device, self.world, isinstance(self.plan, Packs))
         self._announce()
@@ -112,7 +112,7 @@ class Trainer:
         if not self.world.first:
             return None
         if self.done > done:
-            self._say(f"trained {self.done - done:,} steps in {clock(time.perf_counter() - begun)}")
+            self._say(f"trained {self.done - done:,} steps in {clock(time.perf_counter() - self.begun)}")
         with self.signals.noted(self._left):
             return self._finish()
 
@@ -194,7 +194,7 @@ class Trainer:
         shown = dict(row)
         for name in ("sentences", "signature"):  # the same each time
             row.pop(name, None)
-        self.folder.log(row)
+        self.folder.log({**row, "seconds": time.perf_counter() - self.begun})
         self.folder.draw(f"{self.task.name}: {self.folder.path.name}")
         reporter.validated(shown, better)
         samples = self.prepared.valid.samples

@@ -94,7 +94,7 @@ PRESETS = {
         replace(BASE, width=128, depth=4, decoder_depth=4, heads=4, hidden=256, vocabulary=10_000, dropout=0.3),
         2_605_056,
         {
-            **_recipe(steps=9000, tokens=8192, rate=3e-3, warmup=2000, schedule="linear", clip=1.0, average=0.999),
+            **_recipe(steps=6000, tokens=16_384, rate=4e-3, warmup=1500, schedule="linear", clip=1.0, average=0.999),
             "data": {"vocabulary": 10_000},
         },
     ),
