@@ -19,7 +19,8 @@ def likeliest(logits: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "
     logs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
     chunks = V // CHUNK
     if chunks < 2 * count:
-        return tuple(logs.topk(count))
+        values, tokens = logs.topk(count)
+        return values, tokens
     body = logs[:, : chunks * CHUNK].view(rows, chunks, CHUNK)
     which = body.amax(-1).topk(count).indices
     near = body.gather(1, which[..., None].expand(-1, -1, CHUNK)).flatten(1)

@@ -19,12 +19,12 @@ ROWS = 256
 SMALL = 2**15
 """A matrix of this size or less is faster as it is, unless there are many rows."""
 
-_kept: Any = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+_kept: Any = WeakIdKeyDictionary()
 
 try:  # what torch.compile itself calls on CPUs; a build without oneDNN lacks it
     _pack: Any = torch.ops.mkldnn._reorder_linear_weight
     _apply: Any = torch.ops.mkldnn._linear_pointwise
-    AVAILABLE = torch.backends.mkldnn.is_available()
+    AVAILABLE = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 except (AttributeError, RuntimeError):  # pragma: no cover
     AVAILABLE = False
 
