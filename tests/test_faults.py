@@ -74,7 +74,7 @@ class Victims:
 
     def go_on(self, run: Path, **more: Any) -> Any:
         """By the command that is offered or, where there was no run yet, by the one that began it."""
-        if self.shell(f"test -e {run}/regard.json")["code"]:
+        if self.shell(f"test -e {shlex.quote(str(run))}/regard.json")["code"]:
             return self.begin(run, words=["--resume"], **more)
         return self._order(run=str(run), words=["train", "translate", "--out", str(run), "--resume"], **more)
 
@@ -188,6 +188,26 @@ def test_killed_again_and_again_at_random_it_arrives(
         victims.go_on(tmp_path / "run", at=chance.randint(1, len(calls) // 2))
     finished(victims, tmp_path / "run")
     same(tmp_path / "run", unbroken)
+
+
+ENDINGS = {
+    "a mean": ("train.last=2", "train.rate=0.2", "train.seed=2", "train.warmup=0", "train.schedule=constant"),
+    "patience": ("train.patience=1", "train.rate=1e-30", "model.dropout=0", "train.steps=20", "train.average=0"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_killed_near_an_end_of_another_kind_it_ends_the_same(ending: str, victims: Victims, tmp_path: Path) -> None:
+    settings, listed = ENDINGS[ending], tmp_path / "calls"
+    done = victims.begin(tmp_path / "unbroken", settings=settings, calls=str(listed))
+    assert done["code"] == 0 and ("the mean of the last 2" in done["out"] or "stopping after step 6" in done["out"])
+    chance, many = random.Random(ending), len(json.loads(listed.read_text()))
+    for number in range(3):
+        run = tmp_path / f"run {number}"
+        at = chance.randint(2 * many // 3, many)
+        assert victims.begin(run, settings=settings, at=at)["code"] == -signal.SIGKILL
+        finished(victims, run)
+        same(run, tmp_path / "unbroken")
 
 
 SIGNALS = [("SIGTERM", "second grain of a step", 5), ("SIGINT", "average", 4), ("SIGTERM", "draw", 2)]

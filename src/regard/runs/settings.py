@@ -33,11 +33,14 @@ def gather(
     assigned: Iterable[str] | Mapping[str, Any] = (), file: str | os.PathLike[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """What a person said: a settings file, then `group.name=value` (or such a mapping), which win."""
-    if isinstance(assigned, Mapping):
-        assigned = [f"{name}={value}" for name, value in assigned.items()]
     said: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
-    for group, values in parse_assignments(assigned).items():
+    plain = [f"{name}={value}" for name, value in assigned.items()] if isinstance(assigned, Mapping) else assigned
+    for group, values in parse_assignments(plain).items():
         said.setdefault(group, {}).update(values)
+    for name, value in assigned.items() if isinstance(assigned, Mapping) else ():
+        if isinstance(value, Mapping | list | tuple):  # as it is: a command line would write it otherwise
+            group, _, key = name.partition(".")
+            said[group][key] = value
     for group in said:
         if group not in (*GROUPS, "model"):
             raise SettingError(f"unknown group of settings '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")

@@ -1,0 +1,269 @@
+"""What a person may ask of training beyond its length: means of weights, patience, frozen parts, rates by name, other ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import regard
+from conftest import TINY, TWELVE, Trained, checkpoints, facts, rows, same_tensors, stopped_in, train_tiny
+from regard.errors import SettingError
+from regard.learn.optimiser import freeze, make_optimiser, set_rate
+from regard.learn.settings import Train
+from regard.runs.settings import gather, resolve
+from regard.tasks.translate import Translate
+from tiny import tiny
+
+# -- the mean of the last checkpoints
+
+
+def ranked(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
+    """Validations that find these, one after another, and the same score each: the loss decides what is better."""
+    found, real = iter(losses), Translate.score
+
+    def score(*args: Any) -> Any:
+        scores, answers = real(*args)
+        return {**scores, "bleu": 1.0}, answers
+
+    monkeypatch.setattr("regard.runs.trainer.validation_loss", lambda *_: next(found))
+    monkeypatch.setattr(Translate, "score", score)
+
+
+LAST = ("train.last=3", "train.keep=1", "train.steps=14")
+"""Of the checkpoints after steps 4, 8, 12 and 14."""
+
+
+def mean_of(run: Path, group: str, *steps: int) -> dict[str, torch.Tensor]:
+    states = [load_file(run / f"checkpoints/step-{step:08d}/state.safetensors") for step in steps]
+    names = [name for name in states[0] if name.startswith(group)]
+    return {name.removeprefix(group): torch.stack([s[name].double() for s in states]).mean(0) for name in names}
+
+
+@pytest.mark.parametrize("more", [(), ("train.average=0.9",)], ids=["weights", "their averages"])
+def test_the_mean_of_the_last_checkpoints_is_what_is_saved_where_it_is_better(
+    more: tuple[str, ...], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked(monkeypatch, 4, 3, 2, 1, 0.5)
+    run = tmp_path / "run"
+    said = train_tiny(few, run, *TWELVE, *LAST, *more)
+    assert "the mean of the last 3 checkpoints" in said and "and is kept" in said
+    assert checkpoints(run) == ["step-00000008", "step-00000012", "step-00000014"]
+    kept, mean = regard.load(run).body.state_dict(), mean_of(run, "average:body." if more else "model:", 8, 12, 14)
+    assert kept.keys() == mean.keys()
+    assert all(torch.allclose(kept[name].double(), mean[name], rtol=1e-6, atol=1e-9) for name in mean)
+    assert facts(run)["best"]["merged"] == 3 and [row["step"] for row in rows(run, "valid")] == [4, 8, 12, 14]
+
+
+def test_where_the_mean_is_no_better_the_best_is_kept(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked(monkeypatch, 4, 3, 1, 2, 1.5)
+    run = tmp_path / "run"
+    assert "which is no better" in train_tiny(few, run, *TWELVE, *LAST)
+    best = load_file(run / "checkpoints/step-00000012/state.safetensors")
+    assert all(torch.equal(best[f"model:{name}"], held) for name, held in regard.load(run).body.state_dict().items())
+    assert facts(run)["best"]["step"] == 12 and "merged" not in facts(run)["best"]
+
+
+def test_checkpoints_of_a_signal_do_not_count_in_the_mean(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked(monkeypatch, 4, 3, 2, 1, 0.5)
+    train_tiny(few, tmp_path / "whole", *TWELVE, *LAST)
+    ranked(monkeypatch, 4, 3, 2, 1, 0.5)
+    with stopped_in(10):
+        train_tiny(few, tmp_path / "run", *TWELVE, *LAST)
+    assert checkpoints(tmp_path / "run") == ["step-00000004", "step-00000008", "step-00000010"]
+    train_tiny((), tmp_path / "run", *TWELVE, *LAST, resume=True)
+    same_tensors(tmp_path / "run/model.safetensors", tmp_path / "whole/model.safetensors")
+    assert checkpoints(tmp_path / "run") == checkpoints(tmp_path / "whole")
+    assert facts(tmp_path / "run") == facts(tmp_path / "whole")
+
+
+# -- patience
+
+PATIENT = ("train.patience=2", "train.steps=40", "train.every=2", "train.rate=1e-30", "model.dropout=0")
+"""Weights that do not move score the same each time: the second and the third validation are no better."""
+
+
+@pytest.fixture(scope="module")
+def tired(few: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("tired") / "run"
+    return out, train_tiny(few, out, *TWELVE, *PATIENT)
+
+
+def test_patience_ends_the_run_and_a_resumed_one_has_nothing_left_to_do(tired: tuple[Path, str]) -> None:
+    run, said = tired
+    assert "no better score in 2 validations: stopping after step 6" in said
+    assert [row["step"] for row in rows(run, "valid")] == [2, 4, 6] and facts(run)["best"]["step"] == 2
+    before = rows(run), facts(run)
+    assert "the run is finished: 6 steps" in train_tiny((), run, tiny=False, resume=True)
+    assert (rows(run), facts(run)) == before and checkpoints(run)[-1] == "step-00000006"
+
+
+@pytest.mark.parametrize("step", [3, 5, 6])
+def test_patience_counts_on_in_a_resumed_run(step: int, tired: tuple[Path, str], few: Path, tmp_path: Path) -> None:
+    with stopped_in(step):
+        train_tiny(few, tmp_path / "run", *TWELVE, *PATIENT)
+    train_tiny((), tmp_path / "run", tiny=False, resume=True)
+    assert rows(tmp_path / "run") == rows(tired[0]) and facts(tmp_path / "run") == facts(tired[0])
+
+
+# -- frozen parts and rates by name
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return regard.load(run).body.state_dict()
+
+
+def moved(run: Path, start: Path) -> set[str]:
+    before, now = weights(start), weights(run)
+    return {name for name in now if not torch.equal(now[name], before[name])}
+
+
+@pytest.mark.parametrize("setting", ["train.freeze=encoder.*,tokens.*", "train.rates=encoder.*=0,tokens.*=0"])
+def test_what_is_frozen_or_has_no_rate_stays_bit_for_bit(
+    setting: str, trained: Trained, few: Path, tmp_path: Path
+) -> None:
+    more = ("train.average=0.5", "train.decay=0.1", "train.warmup=0", "train.rate=1e-2")
+    said = train_tiny(few, tmp_path / "run", *TWELVE, *more, setting, model=str(trained.path), tiny=False)
+    changed = moved(tmp_path / "run", trained.path)
+    assert changed == {name for name in weights(trained.path) if name.startswith("decoder.")}
+    state = load_file(tmp_path / "run/checkpoints/step-00000012/state.safetensors")
+    learnt = {name.split(":body.")[1].split("/")[0] for name in state if name.startswith("optimiser:")}
+    frozen = "freeze" in setting
+    assert (learnt == changed) == frozen and (" frozen) on cpu" in said) == frozen
+
+
+def test_a_frozen_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
+    more = (*TWELVE, "train.freeze=encoder.*", "train.rates=decoder.*=1e-3,tokens.*=2e-3", "train.average=0.9")
+    train_tiny(few, tmp_path / "whole", *more)
+    with stopped_in(6):
+        train_tiny(few, tmp_path / "run", *more)
+    train_tiny((), tmp_path / "run", tiny=False, resume=True)
+    for name in ("model.safetensors", "checkpoints/step-00000012/state.safetensors"):
+        same_tensors(tmp_path / "run" / name, tmp_path / "whole" / name)
+
+
+def test_a_parameter_has_the_rate_of_the_first_pattern_that_it_matches() -> None:
+    model = tiny("transformer")
+    rates = {"encoder.blocks.0.*": 0.1, "encoder.*": 0.4, "*.bias": 0.8}
+    optimiser = make_optimiser(model, Train(rate=0.2, rates=rates))
+    set_rate(optimiser, 0.05)  # a quarter of the highest
+    found = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    for name, parameter in model.body.named_parameters():
+        wanted = next((r for p, r in rates.items() if Path(name).match(p)), 0.2)
+        assert found[id(parameter)] == pytest.approx(wanted / 4), name
+    assert len(set(found.values())) == 4
+
+
+def test_patterns_that_match_nothing_are_refused_with_the_nearest_name() -> None:
+    near = "encoder.blocks.0.attend.norm.wieght"
+    wanted = r"no parameter is named like '.*wieght'\. Did you mean .*'encoder\.blocks\.0\.attend\.norm\.weight'"
+    with pytest.raises(SettingError, match=rf"train\.freeze: {wanted}"):
+        freeze(tiny("transformer"), [near])
+    with pytest.raises(SettingError, match=rf"train\.rates: {wanted}"):
+        make_optimiser(tiny("transformer"), Train(rates={near: 0.1}))
+
+
+@pytest.mark.parametrize("setting", ["train.freeze=*", "train.freeze=nothing.*", "train.rates=nothing.*=1"])
+def test_what_leaves_nothing_to_learn_is_refused_before_a_folder_is_made(
+    setting: str, few: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match=r"leaves nothing to learn|no parameter is named like"):
+        train_tiny(few, tmp_path / "run", *TWELVE, setting)
+    assert not (tmp_path / "run").exists()
+
+
+def test_rates_and_frozen_parts_may_be_said_in_a_file_or_in_python(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("train:\n  rates:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n")
+    said = ["train.rates=encoder.*=1e-5,tokens.*=0.5", "train.freeze=decoder.*,*.bias"]
+    mapping = {"train.rates": {"encoder.*": 1e-5, "tokens.*": 0.5}, "train.freeze": ("decoder.*", "*.bias")}
+    settings = [resolve({}, gather((), file)), resolve({}, gather(said)), resolve({}, gather(mapping))]
+    assert settings[0] == settings[1] == settings[2]
+    assert list(settings[0].train.rates.items()) == [("encoder.*", 1e-5), ("tokens.*", 0.5)]
+    assert settings[0].train.freeze == ("decoder.*", "*.bias")
+
+
+# -- other ways to compute the same
+
+LARGE = ("train.tokens=4096", "model.dropout=0", "train.steps=6", "train.every=3", "train.log=1")
+"""All pairs in one grain, so that packed and padded runs see the same samples in each step."""
+
+
+@pytest.fixture
+def undetermined() -> Iterator[None]:
+    """As it was before."""
+    kept = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    yield
+    torch.use_deterministic_algorithms(False)
+    if kept is None:
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def losses(run: Path) -> list[float]:
+    return [row["loss"] for row in rows(run)]
+
+
+def test_packed_rows_train_what_padded_rows_do(few: Path, tmp_path: Path) -> None:
+    padded = train_tiny(few, tmp_path / "padded", *TWELVE, *LARGE)
+    packed = train_tiny(few, tmp_path / "packed", *TWELVE, *LARGE, "train.packed=on")
+    assert "6 passes" in padded and "6 passes" in packed and "packed rows" in packed
+    assert losses(tmp_path / "packed") == pytest.approx(losses(tmp_path / "padded"), rel=1e-5)
+    norms = [[row["norm"] for row in rows(tmp_path / name, "train")] for name in ("packed", "padded")]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_a_packed_run_with_dropout_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
+    more = (*TWELVE, "train.packed=on", "train.accumulate=2")
+    train_tiny(few, tmp_path / "whole", *more)
+    with stopped_in(6):
+        train_tiny(few, tmp_path / "run", *more)
+    train_tiny((), tmp_path / "run", tiny=False, resume=True)
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    same_tensors(tmp_path / "run/model.safetensors", tmp_path / "whole/model.safetensors")
+
+
+def test_a_deterministic_run_is_the_same_on_the_cpu(few: Path, whole: Path, tmp_path: Path, undetermined: None) -> None:
+    train_tiny(few, tmp_path / "run", *TWELVE, "train.deterministic=true")
+    assert torch.are_deterministic_algorithms_enabled()
+    assert rows(tmp_path / "run") == rows(whole)
+    same_tensors(tmp_path / "run/model.safetensors", whole / "model.safetensors")
+
+
+COMPILED = """
+import json, sys
+import torch
+import regard
+from torch._dynamo.utils import counters
+
+backend, data, out, *settings = sys.argv[1:]
+real = torch.compile
+torch.compile = lambda *args, **more: real(*args, **more, backend=backend)
+regard.train("translate", data, out=out, settings=settings)
+print(json.dumps([counters["stats"]["unique_graphs"], len(counters["graph_break"]), len(counters["unimplemented"])]))
+"""
+
+
+def test_packed_grains_of_different_content_are_compiled_once(few: Path, tmp_path: Path) -> None:
+    """In a process of its own: the checks of shapes that tests put around functions cannot be compiled."""
+    more = (*TWELVE, "train.packed=on", "model.dropout=0", "train.accumulate=2", "train.steps=6", "train.every=3")
+    backend = "inductor" if shutil.which("g++") else "aot_eager"  # what is counted needs no machine code
+    words = [backend, str(few), str(tmp_path / "compiled"), *TINY, *more, "train.compile=on"]
+    done = subprocess.run([sys.executable, "-c", COMPILED, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [1, 0, 0], "one graph, no breaks"
+    train_tiny(few, tmp_path / "plain", *more, "train.compile=off")
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=1e-5)
+    assert len(set(losses(tmp_path / "plain"))) > 4
