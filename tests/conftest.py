@@ -44,7 +44,11 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return beartype.beartype(function)
 
 
-jaxtyping.install_import_hook(["regard.nn", "regard.systems", "regard.decode"], "conftest.checked")
+IN_TRITON = ("short", "joined")
+"""Kernels are read as source by their compiler, which knows no checks."""
+parts = [path.stem for path in (Path(__file__).parents[1] / "src/regard/nn").glob("*.py") if path.stem not in IN_TRITON]
+checked_modules = [f"regard.nn.{name}" for name in parts] + ["regard.systems", "regard.decode"]
+jaxtyping.install_import_hook(checked_modules, "conftest.checked")
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from regard.decode.search import begin, run, search
 from regard.decode.settings import Decode
 from regard.nn import kernels
 from regard.nn.attention import Attention
+from regard.nn.norm import Norm as LayerNorm
 from regard.nn.rules import Causal, Packed, Real, Rule, Window
 from regard.waists import Batch, Offsets
 from tiny import tiny
@@ -135,3 +136,15 @@ def test_a_recording_follows_weights_that_change_in_place() -> None:
     with torch.inference_mode():
         right = run(begin(model.body, batch, model.config.end, limits, Decode(), np.arange(2), None))
     assert [f[0].tokens for f in after] == [f[0].tokens for f in right]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("width", [32, 100, 512])
+def test_sum_and_norm_in_one_kernel_are_the_two_operators(dtype: torch.dtype, width: int) -> None:
+    norm = LayerNorm(width).to("cuda", dtype)
+    with torch.no_grad():
+        norm.weight.normal_()
+        norm.bias.normal_()
+        x, y = (torch.randn(3, 5, width, device="cuda", dtype=dtype) for _ in range(2))
+        right = torch.nn.functional.layer_norm((x + y).double(), (width,), norm.weight.double(), norm.bias.double())
+        assert (norm(x, y).double() - right).norm() <= (1e-2 if dtype == torch.bfloat16 else 1e-6) * right.norm()

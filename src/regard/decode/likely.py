@@ -21,8 +21,9 @@ def likeliest(logits: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "
     if chunks < 2 * count:
         values, tokens = logs.topk(count)
         return values, tokens
+    # the logits themselves have the same order, in half the bytes where they are of 16 bits
+    which = logits[:, : chunks * CHUNK].view(rows, chunks, CHUNK).amax(-1).topk(count).indices
     body = logs[:, : chunks * CHUNK].view(rows, chunks, CHUNK)
-    which = body.amax(-1).topk(count).indices
     near = body.gather(1, which[..., None].expand(-1, -1, CHUNK)).flatten(1)
     names = (which[..., None] * CHUNK + torch.arange(CHUNK, device=logits.device)).flatten(1)
     rest = V - chunks * CHUNK

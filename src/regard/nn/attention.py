@@ -92,8 +92,10 @@ class Attention(nn.Module):
         if kernel in ("sdpa", "widened"):
             fused = kernels.sdpa if kernel == "sdpa" else kernels.widened
             return fused(q, k, v, rule, at, scale, dropout)
-        mask, filled = kernels.allowed(q, k, rule, at), isinstance(rule, Written)
-        result, weights = kernels.plain(q, k, v, mask, scale, dropout, filled)
+        if kernel == "stepped":
+            assert rule is None or isinstance(rule, Written)
+            return kernels.stepped(q, k, v, rule, scale)
+        result, weights = kernels.plain(q, k, v, kernels.allowed(q, k, rule, at), scale, dropout)
         if seen is not None:
             seen(weights)
         return result

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from regard.nn.attention import Attention
 from regard.nn.linear import Linear, linear
 from regard.nn.memory import Frozen, LayerMemory
+from regard.nn.norm import Norm as LayerNorm
 from regard.nn.rules import Rule
 
 Norm = Literal["pre", "post"]
@@ -33,13 +34,14 @@ class Residual(nn.Module):
     ):
         super().__init__()
         self.inner, self.placement = inner, norm
-        self.norm = nn.Identity() if norm is None else nn.LayerNorm(width, eps)
+        self.norm = nn.Identity() if norm is None else LayerNorm(width, eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
         if self.placement == "pre":
             return x + self.dropout(self.inner(self.norm(x), *args, **kwargs))
-        return self.norm(x + self.dropout(self.inner(x, *args, **kwargs)))
+        added = self.dropout(self.inner(x, *args, **kwargs))
+        return x + added if self.placement is None else self.norm(x, added)
 
 
 class Feed(nn.Module):

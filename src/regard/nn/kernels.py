@@ -25,7 +25,7 @@ try:  # comes with builds of torch for CUDA
 except ImportError:
     short = None  # type: ignore[assignment]
 
-Kernel = Literal["plain", "sdpa", "widened", "varlen", "short"]
+Kernel = Literal["plain", "stepped", "sdpa", "widened", "varlen", "short"]
 
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Not cuDNN's: it builds a plan for every new shape (half a second a step on natural lengths, seen on an H200)."""
@@ -41,8 +41,10 @@ def packed_kernel() -> bool:
 
 
 def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool) -> Kernel:
-    if watched or _few(q, rule):
+    if watched:
         return "plain"
+    if _few(q, rule):
+        return "stepped"
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None and q.shape[0] == 1:
         form = packed_form(rule)
         if form is not None and _is_short(q, *form):
@@ -56,9 +58,9 @@ def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: 
 
 def _few(q: Tensor, rule: Rule | None) -> bool:
     """The few queries of a decoding step: the fused kernels are slower there, on CUDA with masks and on CPUs with many rows."""
-    if q.is_cuda:
-        return isinstance(rule, Written)
-    return q.shape[-2] <= 16 and q.shape[0] >= 8 and not torch.is_grad_enabled()
+    if torch.is_grad_enabled() or q.shape[-2] > 16 or not (rule is None or isinstance(rule, Written)):
+        return False
+    return q.is_cuda or (q.device.type == "cpu" and q.shape[0] >= 8 and q.dtype != torch.bfloat16)
 
 
 def _is_short(q: Tensor, packed: Packed, window: tuple[int, int]) -> bool:
@@ -103,20 +105,28 @@ def allowed(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None) -> Tenso
 
 
 def plain(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0, filled: bool = False
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout.
-
-    `filled`: every query may look at something."""
+    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout."""
     scores = (q * scale) @ k.transpose(-2, -1)
     if mask is not None:
         # the lowest finite number, not -inf: an empty row would be 0/0, and its gradient NaN
         scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     weights = scores.softmax(-1)  # sums are in float32 inside, whatever the dtype
-    if mask is not None and not filled:
+    if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)
     weights = weights.to(v.dtype)
     return F.dropout(weights, dropout, training=dropout > 0.0) @ v, weights
+
+
+def stepped(q: Tensor, k: Tensor, v: Tensor, rule: Written | None, scale: float) -> Tensor:
+    """The same for the few queries of a decoding step, in as few operators as can be: each is a launch on a GPU."""
+    (B, H, Q, d), K = q.shape, k.shape[-2]
+    keys, values = k.reshape(B * H, K, d), v.reshape(B * H, K, -1)
+    scores = torch.baddbmm(q.new_empty(1, 1, 1), q.reshape(B * H, Q, d), keys.transpose(1, 2), beta=0.0, alpha=scale)
+    if rule is not None:
+        scores.view(B, H, Q, K).masked_fill_(rule.hidden, torch.finfo(scores.dtype).min)
+    return torch.bmm(scores.softmax(-1), values).view(B, H, Q, -1)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:

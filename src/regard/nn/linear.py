@@ -35,6 +35,8 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if torch.compiler.is_compiling():  # it cannot trace the questions below, and answers them itself
+        return F.linear(x, weight, bias)
     if torch.is_inference_mode_enabled() and AVAILABLE and x.dtype == torch.float32 and x.device.type == "cpu":
         rows = x.numel() // x.shape[-1]
         if rows <= ROWS and (weight.numel() > SMALL or rows > 64) and rows and _plain(weight):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from regard.nn.rules import Written
+
 KeysValues = tuple[Tensor, Tensor]
 
 
@@ -138,6 +140,14 @@ class DecoderState:
     beams: int = 1
     kin: Tensor | None = None
     """(B, W, columns) True where a beam may look"""
+    places: Tensor | None = None
+    """(room, D) what stands for the positions, computed once where the room is known"""
+    own: Tensor | None = None
+    """(W, W) each beam sees itself"""
+
+    @property
+    def regard(self) -> Written | None:
+        return None if self.context_mask is None else Written.out(self.context_mask)
 
     def widen(self, beams: int) -> None:
         """Each row becomes that many beams."""
@@ -152,11 +162,12 @@ class DecoderState:
                 layer.attend.widen(columns, room)
         self.kin = torch.zeros(len(self.at), beams, room, dtype=torch.bool, device=self.at.device)
         self.kin[:, :, :used] = True
+        self.own = torch.eye(beams, dtype=torch.bool, device=self.at.device)
 
     def born(self) -> Tensor:
         """`kin` with the keys that this step writes: each beam sees its own."""
-        assert self.kin is not None
-        own = torch.eye(self.beams, dtype=torch.bool, device=self.at.device).expand(len(self.at), -1, -1)
+        assert self.kin is not None and self.own is not None
+        own = self.own.expand(len(self.at), -1, -1)
         first = self.layers[0].attend
         if isinstance(first, Fixed):
             assert first.columns is not None
@@ -196,7 +207,7 @@ class DecoderState:
 
     def tensors(self) -> list[Tensor]:
         """All that a step reads or writes, for a recording that repeats it at the same addresses."""
-        found: list[Tensor | None] = [self.at, self.context_mask, self.kin]
+        found: list[Tensor | None] = [self.at, self.context_mask, self.kin, self.places, self.own]
         for layer in self.layers:
             assert isinstance(layer.attend, Fixed)
             found += [layer.attend.k, layer.attend.v, *(layer.cross.kept or ())]

@@ -126,6 +126,12 @@ class Written(Rule):
     """Written out already, once for all layers: `table` (B, Q or 1, K); q counts the queries. No query is left with nothing."""
 
     table: Tensor
+    hidden: Tensor
+    """where the table is False: (B, 1, Q or 1, K)"""
+
+    @classmethod
+    def out(cls, table: Tensor) -> Written:
+        return cls(table, ~table[:, None])
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return self.table[b, q if self.table.shape[1] > 1 else torch.zeros_like(q), k]

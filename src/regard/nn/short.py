@@ -144,10 +144,16 @@ def backward(
     return dq, dk, dv
 
 
-_forward_op = torch.library.custom_op("regard::short_attention", forward, mutates_args=(), device_types="cuda")
+_SIZES = "SymInt q_longest, SymInt k_longest, bool causal, float scale"
+_forward_op = torch.library.custom_op(
+    "regard::short_attention", forward, mutates_args=(), device_types="cuda",
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor q_starts, Tensor k_starts, {_SIZES}) -> (Tensor, Tensor)",
+)  # fmt: skip
 _backward_op = torch.library.custom_op(
-    "regard::short_attention_backward", backward, mutates_args=(), device_types="cuda"
-)
+    "regard::short_attention_backward", backward, mutates_args=(), device_types="cuda",
+    schema="(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor q_starts, Tensor k_starts, "
+    f"{_SIZES}) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
 
 
 @_forward_op.register_fake

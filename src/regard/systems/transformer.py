@@ -118,9 +118,13 @@ class Transformer(nn.Module):
         self.tokens, self.position, self.encoder, self.decoder = tokens, position, encoder, decoder
         self.dropout = nn.Dropout(dropout)
 
-    def embed(self, ids: Int[Tensor, "B L"], where: Int[Tensor, "..."]) -> Float[Tensor, "B L D"]:
+    def embed(
+        self, ids: Int[Tensor, "B L"], where: Int[Tensor, "..."], known: Float[Tensor, "room D"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """`known`: the positions 0, 1, … computed before."""
         x = self.tokens(ids)
-        return self.dropout(x + self.position(where).to(x.dtype))
+        places = self.position(where).to(x.dtype) if known is None else known[where]
+        return self.dropout(x + places)
 
     def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[Float[Tensor, "B S D"], tuple[Tensor, ...]]:
         where = _places(batch.x, batch.offsets) if batch.where is None else batch.where
@@ -164,6 +168,8 @@ class Transformer(nn.Module):
         ]
         at = torch.zeros(len(context), dtype=torch.long, device=context.device)
         state = DecoderState(layers, at, None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None])
+        if room is not None:
+            state.places = self.position(torch.arange(room, device=at.device)).to(context.dtype)
         if batch.target.shape[1] > 1:
             self.advance(batch.target[:, :-1], state)
         return state
@@ -177,16 +183,17 @@ class Transformer(nn.Module):
         """A beam is a query of its source's row: all stand at one position."""
         together = state.kin is not None
         steps = 1 if together else ids.shape[1]
-        where = state.at[:, None] + torch.arange(steps, device=ids.device)
+        where = state.at[:, None]
+        where = where if steps == 1 else where + torch.arange(steps, device=ids.device)
         rule: Rule | None = Causal()
         if together:
-            rule = Written(state.born())
+            rule = Written.out(state.born())
         elif isinstance(state.layers[0].attend, Growing) and steps == 1:
             rule = None  # one more token of a growing memory may look at all of it: no mask, the faster kernel
         x, _ = self.decoder(
-            self.embed(ids, where),
+            self.embed(ids, where, state.places),
             rule=rule,
-            context_rule=None if state.context_mask is None else Written(state.context_mask),
+            context_rule=state.regard,
             memory=state.layers,
             where=None if together else where,
         )

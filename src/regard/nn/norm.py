@@ -1,0 +1,30 @@
+"""Layer norm, with what is added before it."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+try:  # comes with builds of torch for CUDA
+    from regard.nn import joined
+except ImportError:
+    joined = None  # type: ignore[assignment]
+
+
+class Norm(nn.LayerNorm):
+    """LN(x), or LN(x + more)."""
+
+    def forward(
+        self, x: Float[Tensor, "*rows D"], more: Float[Tensor, "*rows D"] | None = None
+    ) -> Float[Tensor, "*rows D"]:
+        if more is None:
+            return super().forward(x)
+        if joined is not None and x.is_cuda and not torch.is_grad_enabled() and self._joins(x, more):
+            return joined.add_norm(x, more, self.weight, self.bias, self.eps)
+        return super().forward(x + more)
+
+    def _joins(self, x: Tensor, more: Tensor) -> bool:
+        if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"):
+            return False
+        return x.dtype == more.dtype == self.weight.dtype and x.dtype != torch.float64 and x.shape == more.shape
