@@ -139,6 +139,7 @@ def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: b
     import regard
 
     said, given = io.StringIO(), [*(TINY if tiny else ()), *settings]
+    more.setdefault("device", "cpu")
     with pytest.MonkeyPatch.context() as patch:
         if not drawn:
             patch.setattr("regard.runs.folder.curves", lambda *_: None)

@@ -98,7 +98,8 @@ def test_recorded_steps_learn_what_plain_ones_learn_and_dropout_goes_on(few: Pat
 
 
 def test_a_determined_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
-    settings = ("train.deterministic=true", "train.average=0.9")
+    # no workers: the signal shall reach the run itself
+    settings = ("train.deterministic=true", "train.average=0.9", "data.workers=0")
     right = losses(few, tmp_path / "whole", *settings)
     with stopped_in(6):
         losses(few, tmp_path / "halved", *settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -12,6 +13,8 @@ from torch import Tensor
 from regard.decode.likely import likeliest
 from regard.decode.paths import Found, Generating, State, put, refuse_nan, silence
 from regard.decode.settings import Decode
+
+Array = npt.NDArray[Any]
 
 
 def length_penalty(length: int, settings: Decode) -> float:
@@ -112,37 +115,42 @@ class Beams:
         """The best answers of these sources, read back from the history."""
         steps = int(self.t)
         names, worths, orders = (x[:steps, rows].cpu().numpy() for x in (self.names, self.worths, self.orders))
-        return [self._answers(names[:, i], worths[:, i], orders[:, i]) for i in range(len(rows))]
+        scores = worths[..., 1].transpose(1, 0, 2).reshape(len(rows), -1)
+        ranked = np.argsort(-scores, axis=1, kind="stable")[:, : self.settings.best]
+        best = np.take_along_axis(scores, ranked, 1)
+        at, candidate = np.divmod(ranked, names.shape[2])
+        paths, logs = _walk(names, worths[..., 0], orders, at, candidate)
+        return [self._found(best[i], at[i], paths[:, i].T, logs[:, i].T) for i in range(len(rows))]
 
-    def _answers(self, names: Any, worths: Any, orders: Any) -> list[Found]:
-        scores = worths[..., 1]
-        ranked = np.argsort(-scores, axis=None, kind="stable")[: self.settings.best]
+    def _found(self, scores: Array, at: Array, paths: Array, logs: Array) -> list[Found]:
         found = []
-        for at, candidate in zip(*np.unravel_index(ranked, scores.shape), strict=True):
-            score = float(scores[at, candidate])
+        for score, last, path, values in zip(scores.tolist(), at.tolist(), paths, logs, strict=True):
             refuse_nan(score)
             if score == -float("inf"):
                 break
-            found.append(self._path(names, worths, orders, int(at), int(candidate), score))
+            said = path[: last + 1].tolist()
+            ended = said[-1] == self.end
+            found.append(Found(tuple(said[: len(said) - ended]), score, tuple(values[: last + 1].tolist()), ended))
         if not found:
             refuse_nan(float("nan"))  # only NaN leaves nothing to compare
         return found
 
-    def _path(self, names: Any, worths: Any, orders: Any, at: int, candidate: int, score: float) -> Found:
-        path, logs = [], []
-        while True:
-            path.append(int(names[at, candidate, 0]))
-            logs.append(float(worths[at, candidate, 0]))
-            if at == 0:
-                break
-            candidate = int(orders[at - 1, names[at, candidate, 1]])
-            at -= 1
-        path.reverse()
-        ended = path[-1] == self.end
-        return Found(tuple(path[: len(path) - ended]), score, tuple(reversed(logs)), ended)
-
     def gathered(self, answers: dict[int, list[Found]]) -> list[list[Found]]:
         return [answers[row] for row in sorted(answers)]
+
+
+def _walk(names: Array, worths: Array, orders: Array, at: Array, candidate: Array) -> tuple[Array, Array]:
+    """Tokens and their logs (T, B, n) on the way to candidate (B, n) of step `at`, all sources at once, from the end back."""
+    rows = np.arange(names.shape[1])[:, None]
+    paths, logs = (np.zeros((len(names), *at.shape), dtype=x.dtype) for x in (names, worths))
+    for step in range(len(names) - 1, -1, -1):
+        on = at >= step
+        paths[step] = np.where(on, names[step, rows, candidate, 0], 0)
+        logs[step] = np.where(on, worths[step, rows, candidate], 0.0)
+        if step:
+            before = orders[step - 1, rows, names[step, rows, candidate, 1]]
+            candidate = np.where(on, before, candidate)
+    return paths, logs
 
 
 def _filled(values: Tensor, width: int, value: float) -> Tensor:

@@ -26,6 +26,7 @@ class Text:
         self.backend = backend
         self.backend.no_padding()
         self.backend.no_truncation()  # nothing is ever truncated silently
+        self._pieces: dict[int, tuple[str, bool, bool]] = {}
         self.backend.encode_special_tokens = True  # "</s>" in a person's text is text, and ends nothing
 
     @classmethod
@@ -79,10 +80,18 @@ class Text:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The tokens as a person reads them: a piece that continues a word begins with a dot."""
-        names = [self.backend.id_to_token(i) or "?" for i in ids]
+        known = [self._piece(i) for i in ids]
         shown = []
-        for number, (name, i) in enumerate(zip(names, ids, strict=True)):
-            text = name if name in SPECIAL else self.backend.decode([i], skip_special_tokens=False)
-            starts = number == 0 or name.startswith(("Ġ", "▁")) or name in SPECIAL or names[number - 1] in SPECIAL
-            shown.append((text.strip() or "␣") if starts else "·" + text)
+        for number, (text, starts, special) in enumerate(known):
+            first = number == 0 or starts or special or known[number - 1][2]
+            shown.append((text.strip() or "␣") if first else "·" + text)
         return shown
+
+    def _piece(self, token: int) -> tuple[str, bool, bool]:
+        """Its text, whether it begins a word, and whether it is a special one."""
+        if token not in self._pieces:
+            name = self.backend.id_to_token(token) or "?"
+            special = name in SPECIAL
+            text = name if special else self.backend.decode([token], skip_special_tokens=False)
+            self._pieces[token] = text, name.startswith(("Ġ", "▁")), special
+        return self._pieces[token]
