@@ -15,6 +15,8 @@ import argparse
 import gc
 import json
 import statistics
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -82,7 +84,7 @@ def peer(clock: Clock, full: bool) -> dict[str, float]:
         vocab_size=SIZE["vocabulary"], d_model=SIZE["width"], encoder_layers=SIZE["depth"], decoder_layers=SIZE["depth"],
         encoder_attention_heads=SIZE["heads"], decoder_attention_heads=SIZE["heads"], encoder_ffn_dim=SIZE["hidden"],
         decoder_ffn_dim=SIZE["hidden"], dropout=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
-        forced_eos_token_id=None, max_position_embeddings=512, attn_implementation="sdpa",
+        forced_eos_token_id=None, max_position_embeddings=512, attn_implementation="sdpa", activation_function="relu",
     )).to(clock.device).train()  # fmt: skip
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     called = torch.compile(model) if CUDA else model  # on the CPU compiling did not pay
@@ -150,6 +152,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--alone", action="store_true", help="in this process, once")
     asked = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     clock = Clock("cuda" if CUDA else "cpu", asked.steps)
@@ -165,6 +169,14 @@ def main() -> None:
     if not CUDA:
         torch.set_num_threads(2)
         cases = {name: cases[name] for name in ("ceiling", "peer_full", "plain")}
+        if not asked.alone:  # a process for each, so that neither takes over what the other has set
+            for name in list(asked.cases or cases) * asked.rounds:
+                words = [sys.executable, __file__, name, "--alone", "--steps", str(asked.steps)]
+                print(
+                    subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1],
+                    flush=True,
+                )
+            return
     for name in asked.cases or cases:
         if clock.device == "cuda":
             torch.cuda.reset_peak_memory_stats()

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode.sampling import chances, draw, narrow
 from regard.decode.beams import Beams
+from regard.decode.sampling import chances, draw, narrow
 from regard.decode.search import Found, run, search
 from regard.decode.settings import Decode
 from regard.errors import SettingError
