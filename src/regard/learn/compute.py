@@ -26,6 +26,8 @@ from regard.waists import Batch, Offsets
 Way = Literal["plain", "graph", "compiled"]
 Result = tuple[Tensor, Tensor]
 
+WORDS = {"plain": "computing", "graph": "recording a CUDA graph", "compiled": "torch.compile"}
+
 WARM, TIMED = 4, 12
 """Grains before the clock starts, and while it runs, when ways are compared."""
 
@@ -57,11 +59,14 @@ class Compute:
         if device.type == "cpu":
             keep_freed_memory()
         self.way: Way = "plain"
+        self.proven = True
+        self.say: Callable[[str], None] = lambda line: None
         self.run: Callable[[Batch, bool], Result] = self._plain
         self.compiled: Any = None
 
     def choose(self, way: Way) -> None:
-        self.way = way
+        """Between two steps only: gradients of half a step are not carried over."""
+        self.way, self.proven = way, way == "plain"
         self.compiled = None
         if way == "compiled":
             # one shape is compiled as it is; many are compiled once, with sizes as unknowns
@@ -70,7 +75,21 @@ class Compute:
 
     def __call__(self, batch: Batch, last: bool = True) -> Result:
         """`last`: this process adds no more grains to the step, so gradients may be exchanged."""
-        return self.run(batch, last)
+        if self.proven:
+            return self.run(batch, last)
+        seed = torch.initial_seed()
+        try:
+            result = self.run(batch, last)
+            self.proven = True
+            return result
+        except (RuntimeError, OSError) as error:  # a compiler that is not there, an operator that cannot be recorded
+            lower: Way = "graph" if self.way == "compiled" and self.recordable else "plain"
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+            self.say(f"  {WORDS[self.way]} failed ({reason}); going on with {lower}")
+            self.clear()
+            self.choose(lower)
+            torch.manual_seed(seed)
+            return self(batch, last)
 
     def clear(self) -> None:
         """Gradients back to nothing, or to 0 where a recording holds on to their addresses."""
@@ -160,12 +179,17 @@ class Chooser:
 
     def __init__(self, compute: Compute, settings: Train, say: Callable[[str], None], known: str = "") -> None:
         self.compute, self.settings, self.say = compute, settings, say
+        compute.say = say
         self.times: dict[Way, float] = {}
         self.seen, self.begun = 0, 0.0
         base: Way = "graph" if compute.recordable else "plain"
         asked: dict[str, Way] = {"off": "plain", "graph": base, "on": "compiled"}
-        self.trying = settings.compile == "auto" and compute.device.type == "cuda" and not known
-        compute.choose(known or asked.get(settings.compile, base))  # type: ignore[arg-type]
+        cuda = compute.device.type == "cuda"
+        self.trying = settings.compile == "auto" and cuda and not known
+        way = asked.get(settings.compile, base)
+        if known in WORDS and settings.compile == "auto" and cuda:  # what was found before the run was interrupted
+            way = known  # type: ignore[assignment]
+        compute.choose(way)
 
     def step(self, left: int) -> None:
         """After each step, `left` before the end."""

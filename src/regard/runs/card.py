@@ -42,7 +42,8 @@ def _data(facts: dict[str, Any]) -> str:
     valid = ", ".join(f"`{p}`" for p in sources["valid"]) or "a share of the training files, held out by content"
     return (
         f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} pairs "
-        f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} pairs"
+        f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} pairs\n- batches: "
+        + ("packed rows, without attention dropout" if facts.get("packed") else "rows of similar length, padded")
     )
 
 

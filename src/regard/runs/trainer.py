@@ -287,6 +287,7 @@ class Trainer:
             "decode": {**identity.decode.__dict__},
             "sources": self.order.sources.as_dict(),
             "found": self.prepared.facts,
+            "packed": isinstance(self.plan, Packs),
             "settings": self.settings.as_dict(),
             "best": self.best,
         }

@@ -1,0 +1,106 @@
+"""Which way a grain is computed: what is timed, what is kept, and what happens when a way cannot be taken."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from regard.learn import compute as ways
+from regard.learn.compute import TIMED, WARM, Chooser, Compute, Loss
+from regard.learn.settings import Train
+from regard.learn.world import World
+from regard.tasks.translate import Translate
+from tiny import TINY, collate, tiny
+
+
+class Watch:
+    """A clock that goes on by what a step of the present way takes."""
+
+    def __init__(self, compute: Any, seconds: dict[str, float]) -> None:
+        self.compute, self.seconds, self.now = compute, seconds, 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: int, known: str = "", **more: Any) -> Any:
+    """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
+    chosen: list[str] = []
+    compute: Any = SimpleNamespace(device=torch.device("cuda"), recordable=more.pop("recordable", True), world=World())
+    compute.way = ""
+
+    def take(way: str) -> None:
+        compute.way = way
+        chosen.append(way)
+
+    compute.choose = take
+    clock = Watch(compute, seconds)
+    monkeypatch.setattr(ways, "time", clock)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    said: list[str] = []
+    chooser = Chooser(compute, Train(steps=steps, **more), said.append, known)
+    for number in range(steps):
+        clock.now += seconds[compute.way]
+        chooser.step(steps - number - 1)
+    return chosen, said, chooser
+
+
+def test_a_short_run_is_recorded_and_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, said, chooser = choose(monkeypatch, {"graph": 0.005}, 1000)
+    assert chosen == ["graph"] and not said and not chooser.trying
+
+
+@pytest.mark.parametrize(("compiled", "kept"), [(0.5, "compiled"), (2.0, "graph")])
+def test_a_long_run_times_both_ways_and_keeps_the_faster(
+    monkeypatch: pytest.MonkeyPatch, compiled: float, kept: str
+) -> None:
+    chosen, said, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": compiled}, 400)
+    assert chosen[:2] == ["graph", "compiled"] and chooser.compute.way == kept and not chooser.trying
+    assert len(said) == 2 and f"going on with {kept}" in said[1]
+    assert set(chooser.times) == {"graph", "compiled"} and chooser.times["compiled"] == pytest.approx(compiled)
+
+
+def test_shapes_that_change_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose(monkeypatch, {"plain": 0.001}, 50, recordable=False)[0] == ["plain"]
+
+
+def test_what_was_found_before_an_interruption_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose(monkeypatch, {"compiled": 1.0}, 400, known="compiled")[0] == ["compiled"]
+
+
+@pytest.mark.parametrize(("asked", "way"), [("off", "plain"), ("graph", "graph"), ("on", "compiled")])
+def test_what_a_person_asks_for_is_taken(monkeypatch: pytest.MonkeyPatch, asked: str, way: str) -> None:
+    chosen, _, chooser = choose(monkeypatch, {way: 1.0}, WARM + TIMED + 5, compile=asked)
+    assert chosen == [way] and not chooser.trying
+
+
+def test_a_way_that_fails_is_said_and_the_step_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("transformer")
+    model.train()
+    batch = collate(model, TINY["transformer"].samples)
+    settings = Train(precision="float32", compile="on")
+
+    def gradients(fails: bool) -> tuple[list[torch.Tensor], list[str]]:
+        compute = Compute(Loss(model, Translate(), 0.1), settings, torch.device("cpu"), World(), steady=True)
+        said: list[str] = []
+        if fails:
+            monkeypatch.setattr(torch, "compile", lambda module, **_: broken)
+            Chooser(compute, settings, said.append)
+            assert compute.way == "compiled"
+        torch.manual_seed(3)
+        total, count = compute(batch)
+        compute(batch)
+        found = [total, count, *(p.grad.clone() for p in compute.parameters)]  # type: ignore[union-attr]
+        compute.clear()
+        return found, said
+
+    def broken(_: Any) -> Any:
+        torch.rand(7)  # what was drawn before it failed must not count
+        raise RuntimeError("no compiler\nand a long story")
+
+    (right, _), (ours, said) = gradients(False), gradients(True)
+    assert all(torch.equal(a, b) for a, b in zip(ours, right, strict=True))
+    assert said == ["  torch.compile failed (no compiler); going on with plain"]
