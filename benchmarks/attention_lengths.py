@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -88,13 +87,19 @@ def draw(source: Path, target: Path) -> None:
 
     found = json.loads(source.read_text())
     colours = {"plain": WARM, "fused": ACCENT, "packed": INK, "window": QUIET}
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
-    for panel, key, title in zip(panels, ("MiB", "ms"), ("memory, MiB", "time, ms"), strict=True):
+    shown = {key: title for key, title in (("MiB", "memory, MiB"), ("ms", "time, ms")) if key in found["rows"][0]}
+    figure, axes = plt.subplots(1, len(shown), figsize=(5.5 * len(shown), 4.2), constrained_layout=True, squeeze=False)
+    panels = axes[0]
+    for panel, (key, title) in zip(panels, shown.items(), strict=True):
         for name in dict.fromkeys(row["way"] for row in found["rows"]):
             points = [(row["length"], row[key]) for row in found["rows"] if row["way"] == name]
-            panel.plot(*zip(*points, strict=True), marker="o", ms=4, color=colours[name], label=name)
+            dashed = "--" if name == "window" else "-"  # it lies on top of another line
+            panel.plot(*zip(*points, strict=True), dashed, marker="o", ms=4, color=colours[name], label=name)
+        lengths = sorted({row["length"] for row in found["rows"]})
         panel.set(xscale="log", yscale="log", title=title, xlabel="tokens in the row")
-        panel.set_xscale("log", base=2)
+        panel.set_xticks(lengths, [str(n) if n < 1024 else f"{n // 1024}k" for n in lengths], minor=False)
+        panel.minorticks_off()
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
         panel.grid(color=LINE, lw=0.5)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].legend(frameon=False)
