@@ -30,10 +30,10 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
     chosen: list[str] = []
     compute: Any = SimpleNamespace(device=torch.device("cuda"), recordable=more.pop("recordable", True), world=World())
-    compute.way = ""
+    compute.way, fails = "", more.pop("fails", False)
 
     def take(way: str) -> None:
-        compute.way = way
+        compute.way = "graph" if fails else way  # as the fallback leaves it
         chosen.append(way)
 
     compute.choose = take
@@ -104,3 +104,23 @@ def test_a_way_that_fails_is_said_and_the_step_is_computed_plainly(monkeypatch: 
     (right, _), (ours, said) = gradients(False), gradients(True)
     assert all(torch.equal(a, b) for a, b in zip(ours, right, strict=True))
     assert said == ["  torch.compile failed (no compiler); going on with plain"]
+
+
+def test_a_window_with_a_validation_in_it_is_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, chooser = choose(monkeypatch, {"graph": 0.001}, 1)
+    chooser.trying = True
+    for number in range(1, 40):
+        chooser.step(10, disturbed=number % 10 == 0)
+    assert not chooser.times and chooser.trying
+
+
+def test_a_compiler_that_fails_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, _, chooser = choose(monkeypatch, {"graph": 1.0}, 1000, fails=True)
+    assert chosen.count("compiled") == 1 and not chooser.trying
+
+
+def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
+    model = tiny("transformer")
+    compute = Compute(Loss(model, Translate(), 0.0), Train(), torch.device("cpu"), World(), steady=True)
+    compute.run = ways.Recorded(compute)
+    compute.clear()

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
-from regard.decode.search import begin, run, search
+from regard.decode.search import search
 from regard.decode.settings import Decode
+from regard.decode.steps import begin, run
 from regard.nn import kernels
 from regard.nn.attention import Attention
-from regard.nn.norm import Norm as LayerNorm
+from regard.nn.norm import Norm
 from regard.nn.rules import Causal, Packed, Real, Rule, Window
 from regard.waists import Batch, Offsets
 from tiny import tiny
@@ -142,7 +143,7 @@ def test_a_recording_follows_weights_that_change_in_place() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("width", [32, 100, 512])
 def test_sum_and_norm_in_one_kernel_are_the_two_operators(dtype: torch.dtype, width: int) -> None:
-    norm = LayerNorm(width).to("cuda", dtype)
+    norm = Norm(width).to("cuda", dtype)
     with torch.no_grad():
         norm.weight.normal_()
         norm.bias.normal_()

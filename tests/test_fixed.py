@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +13,10 @@ import pytest
 import torch
 
 from regard.decode.likely import likeliest
-from regard.decode.recorded import _kept, _up, recorded
+from regard.decode.recorded import _shelves, _up, recorded
 from regard.decode.search import search
 from regard.decode.settings import Decode
+from regard.errors import RegardError
 from regard.waists import Batch
 from tiny import near, noise, tiny
 
@@ -46,7 +50,7 @@ def test_fixed_shapes_find_what_growing_ones_find(settings: Decode, rows: int) -
                 assert [f.ended for f in mine] == [f.ended for f in theirs]
                 for a, b in zip(mine, theirs, strict=True):
                     assert a.score == pytest.approx(b.score, rel=1e-10) and a.logs == pytest.approx(b.logs, rel=1e-9)
-    assert len(_kept[model.body]) == 1
+    assert len(_shelves[model.body].recordings) == 1
 
 
 def test_recordings_of_many_sizes_are_forgotten_in_turn() -> None:
@@ -55,7 +59,7 @@ def test_recordings_of_many_sizes_are_forgotten_in_turn() -> None:
         for rows in range(1, 70, 6):
             batch, limits = asked(rows, model)
             recorded(model.body, batch, 2, limits, Decode(), np.arange(rows), None, graph=False)
-    assert len(_kept[model.body]) <= 6
+    assert len(_shelves[model.body].recordings) <= 6
     assert [_up(n) for n in (1, 2, 3, 8, 9, 33, 200, 300)] == [1, 2, 4, 8, 16, 64, 224, 384]
 
 
@@ -96,3 +100,82 @@ def test_the_likeliest_tokens_are_those_of_a_whole_sort(vocabulary: int, count: 
     right = logits.log_softmax(-1).topk(min(count, vocabulary))
     assert torch.equal(tokens, right.indices)
     near(values, right.values)
+
+
+def found(model: Any, batch: Batch, limits: torch.Tensor, settings: Decode | None = None) -> Any:
+    with torch.inference_mode():
+        rows = np.arange(len(limits))
+        return recorded(
+            model.body, batch, model.config.end, limits, settings or Decode(beam=2), rows, None, graph=False
+        )
+
+
+@pytest.mark.parametrize("settings", [Decode(), Decode(beam=2)])
+def test_a_search_that_broke_leaves_nothing_behind(settings: Decode) -> None:
+    model = tiny("transformer")
+    batch, limits = asked(2, model)
+    batch = replace(batch, target=batch.target[:, :1])  # type: ignore[index]
+    right = found(model, batch, limits, settings)
+    weight = model.body.decoder.blocks[0].attend.inner.qkv.weight
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(float("nan"))
+    with pytest.raises(RegardError, match="not numbers"):
+        found(model, batch, limits, settings)
+    with torch.no_grad():
+        weight.copy_(kept)
+    assert found(model, batch, limits, settings) == right
+
+
+def test_a_model_that_nobody_holds_is_gone_with_its_recordings() -> None:
+    model = tiny("transformer")
+    batch, limits = asked(2, model)
+    found(model, batch, limits)
+    gone = weakref.ref(model.body)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_two_threads_ask_one_model() -> None:
+    model = tiny("transformer")
+    batch, limits = asked(2, model)
+    others = [replace(batch, x=(batch.x + shift) % 9 + 3) for shift in range(4)]
+    right = [found(model, other, limits) for other in others]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(lambda other: found(model, other, limits), others)) == right
+
+
+def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("transformer")
+    batch, limits = asked(2, model)
+    right = search(model.body, batch, model.config.end, limits, Decode())
+    tries = []
+
+    def fails(*_: Any, **__: Any) -> Any:
+        tries.append(1)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("regard.decode.recorded.record", fails)
+    monkeypatch.setattr(
+        "regard.decode.search.recordable", lambda body, _: not (body in _shelves and _shelves[body].broken)
+    )
+    for _ in range(2):
+        assert search(model.body, batch, model.config.end, limits, Decode()) == right
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+def test_a_source_without_a_token_is_regarded_as_nothing(rows: int) -> None:
+    model = tiny("transformer")
+    batch, _ = asked(rows, model)
+    assert batch.mask is not None and batch.target is not None
+    batch.mask[1] = 0
+    with torch.no_grad():
+        right = model.body.read(model.body(batch).sequence)[:, -1]
+        state = model.body.start(batch)
+        near(model.body.step(batch.target[:, -1], state), right)
+        state = model.body.start(batch)
+        state.widen(2)
+        near(model.body.step(batch.target[:, -1].repeat_interleave(2), state)[::2], right)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from regard.errors import SettingError
 from regard.learn.optimiser import freeze, make_optimiser, set_rate
 from regard.learn.settings import Train
 from regard.runs.settings import gather, resolve
+from regard.runs.trainer import Trainer
 from regard.tasks.translate import Translate
 from tiny import tiny
 
@@ -267,3 +269,31 @@ def test_packed_grains_of_different_content_are_compiled_once(few: Path, tmp_pat
     train_tiny(few, tmp_path / "plain", *more, "train.compile=off")
     assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=1e-5)
     assert len(set(losses(tmp_path / "plain"))) > 4
+
+
+def test_a_run_goes_on_packed_as_it_began_wherever_it_goes_on(few: Path, tmp_path: Path) -> None:
+    """What a device without the kernel would choose for a new run does not matter."""
+    out = tmp_path / "run"
+    with stopped_in(6):
+        train_tiny(few, out, *TWELVE, "train.packed=on")
+    known = facts(out)
+    known["settings"]["train"]["packed"] = "auto"  # as a run that began on another device has it
+    (out / "regard.json").write_text(json.dumps(known))
+    said = train_tiny((), out, tiny=False, resume=True)
+    assert "packed rows" in said
+    train_tiny(few, tmp_path / "whole", *TWELVE, "train.packed=on")
+    assert rows(out, "train") == rows(tmp_path / "whole", "train")
+
+
+def test_a_second_sigterm_does_not_break_the_save(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Trainer._save
+
+    def slow(self: Any, step: int) -> None:
+        if self.signals.number:
+            os.kill(os.getpid(), signal.SIGTERM)  # schedulers send it to all, and once more
+        real(self, step)
+
+    monkeypatch.setattr(Trainer, "_save", slow)
+    with stopped_in(6):
+        train_tiny(few, tmp_path / "run", *TWELVE)
+    assert "step-00000006" in checkpoints(tmp_path / "run")

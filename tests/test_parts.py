@@ -227,6 +227,14 @@ def test_sixteen_bits_are_summed_in_thirty_two() -> None:
     near(total.double(), cross_entropy(logits.double(), torch.arange(400) % 50, 0.1)[0], 1e-5)
 
 
+def test_a_label_that_is_no_token_is_not_trained_as_another() -> None:
+    logits = noise(3, 5).requires_grad_()
+    with pytest.raises((RuntimeError, IndexError)):
+        cross_entropy(logits, torch.tensor([1, -1, 2]))[0].backward()
+    total, count = cross_entropy(noise(2, 1).requires_grad_(), torch.zeros(2, dtype=torch.long), 0.1)
+    assert float(total.detach()) == 0.0 and int(count) == 2
+
+
 # -- memories
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from regard.decode.beams import Beams
 from regard.decode.sampling import chances, draw, narrow
-from regard.decode.search import Found, run, search
+from regard.decode.search import Found, search
 from regard.decode.settings import Decode
+from regard.decode.steps import run
 from regard.errors import SettingError
 from regard.systems.transformer import Config, build
 from regard.waists import Batch

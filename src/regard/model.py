@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard.config import as_dict, from_dict, override
 from regard.decode.settings import Decode
+from regard.disk import write_text
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
 from regard.explain.explanation import Explanation
@@ -23,7 +24,7 @@ from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
 from regard.tasks import Task, find_task
 from regard.waists import Answer, Batch, States
-from regard.weights import misfit, read_folder, write_file, write_text
+from regard.weights import misfit, read_folder, write_file
 
 OWN_FILE = "regard.json"
 """What a folder of ours says beside the published layout."""
@@ -86,11 +87,13 @@ class Model(nn.Module):
         decode = override(self.identity.decode, settings, "decode.")
         single = isinstance(inputs, str)
         training = self.training
-        self.eval()
+        if training:
+            self.eval()
         try:
             answers = self.task.answer(self, [inputs] if isinstance(inputs, str) else inputs, decode)
         finally:
-            self.train(training)
+            if training:
+                self.train()
         return answers[0] if single else answers
 
     def explain(self, source: str, target: str | None = None) -> Explanation:

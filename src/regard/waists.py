@@ -5,6 +5,7 @@ Batch   inputs -> body      States   body -> head      Answer   task -> a person
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -55,34 +56,32 @@ class Batch:
         """These rows, in this order; not of a packed batch."""
         if self.offsets is not None or self.target_offsets is not None:
             raise ValueError("a packed batch has one row")
-        taken: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            # positions that are the same for all rows have no axis of rows
-            if isinstance(value, Tensor) and (item.name != "where" or value.ndim > 1):
-                taken[item.name] = value[chosen]
-        return replace(self, **taken)
+        taken = self.map(lambda tensor: tensor[chosen])
+        # positions that are the same for all rows have no axis of rows
+        return taken if self.where is None or self.where.ndim > 1 else replace(taken, where=self.where)
 
     def to(self, device: torch.device | str) -> Batch:
-        moved: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Tensor):
-                moved[item.name] = value.to(device, non_blocking=True)
-            elif isinstance(value, Offsets):
-                moved[item.name] = Offsets(value.starts.to(device, non_blocking=True), value.longest)
-        return replace(self, **moved)
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
         """In page-locked memory, from where `to` a GPU does not wait. The loader's thread calls it by this name."""
-        moved: dict[str, Any] = {}
+        return self.map(lambda tensor: tensor.pin_memory())
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch of changed tensors."""
+        changed: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, Tensor):
-                moved[item.name] = value.pin_memory()
+                changed[item.name] = change(value)
             elif isinstance(value, Offsets):
-                moved[item.name] = replace(value, starts=value.starts.pin_memory())
-        return replace(self, **moved)
+                changed[item.name] = replace(value, starts=change(value.starts))
+        return replace(self, **changed)
+
+    def tensors(self) -> list[Tensor]:
+        found: list[Tensor] = []
+        self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+        return found
 
 
 IGNORE = -100

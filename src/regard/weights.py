@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from regard.disk import UMASK, flush
 from regard.errors import WeightsError
 
 Tensors = dict[str, Tensor]
@@ -241,9 +242,9 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str,
     except SafetensorError as error:
         path.unlink(missing_ok=True)
         raise WeightsError(f"{path}: cannot be written ({error}).") from _system_error(error, path)
-    mask = os.umask(0)  # the library makes the file readable by its owner alone; it is as readable as the others
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    path.chmod(
+        0o666 & ~UMASK
+    )  # the library makes the file readable by its owner alone; it is as readable as the others
     flush(path)
 
 
@@ -251,24 +252,3 @@ def _system_error(error: Exception, path: Path) -> Exception:
     """The library tells of a full disk in words alone."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    aside = path.with_name(f".{path.name}.writing")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        flush(aside)
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def flush(path: Path) -> None:
-    """Down to the disk, a folder's entries too."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from regard.data.store import RECORD, Damaged, Store, Writer, mapped, open_store, write_record
+from regard.disk import flush
 from regard.errors import DataError, SettingError
 
 Fill = Callable[[Writer], Mapping[str, Any]]
@@ -101,7 +102,7 @@ def _built(final: Path, sides: Sequence[str], vocabulary: int, fill: Fill, most:
             writer = Writer(lambda name: files.enter_context((folder / name).open("wb")), sides, vocabulary)
             facts = fill(writer)
             write_record(folder, writer.finish(facts))
-        _flush(folder)
+        flush(folder)
         for _ in range(3):
             try:
                 folder.rename(final)
@@ -111,7 +112,7 @@ def _built(final: Path, sides: Sequence[str], vocabulary: int, fill: Fill, most:
                     raise
             if (theirs := _held(final)) is not None:  # another process was first; a damaged one is gone by now
                 return theirs
-    _flush(final.parent)
+    flush(final.parent)
     _make_room(final, most)
     store = _held(final)
     if store is None:
@@ -246,14 +247,6 @@ def _alive(pid: int) -> bool:
     except OSError:  # somebody else's
         return True
     return True
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # -- small notes

@@ -148,25 +148,23 @@ class Packs(Epochs):
     """Samples one after another in a row of constant size on each side, in an order of pure chance.
 
     Nothing is padded to its neighbours; what is left at the end of a row is filled up. All grains have one `shape`, so
-    that compiled or captured code sees one.
+    that compiled or captured code sees one. A row has room for the longest sample at least, whatever the budget.
     """
-
-    STEP = 64
-    """sizes are multiples of this, which the matrix units like"""
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         super().__init__(lengths, budget, seed)
+        step = 64 if budget >= 4096 else 8  # matrix units like multiples
         sums, longest = self.sides.sum(0), self.sides.max(0)
         shares = budget * sums / max(int(sums.sum()), 1)
         rooms = [
-            max(int(share) // self.STEP, -(-int(most) // self.STEP), 1) * self.STEP
+            max(int(share) // step, -(-int(most) // step), 1) * step
             for share, most in zip(shares, longest, strict=True)
         ]
         mean = max(float(self.total.mean()), 1.0)
         # a quarter more than on average, and some for what fills the rest of a row, in pieces no longer than the longest
         most = int(1.25 * sum(rooms) / mean) + 8
         self.most = min(most, len(self.sides))
-        rounded = tuple(-(-max(int(side), 1) // self.STEP) * self.STEP for side in longest)
+        rounded = tuple(-(-max(int(side), 1) // step) * step for side in longest)
         filling = max(-(-room // side) for room, side in zip(rooms, rounded, strict=True))
         self.shape = Shape(tuple(rooms), rounded, -(-(self.most + filling) // 8) * 8)
 

@@ -116,6 +116,7 @@ class Beams:
         steps = int(self.t)
         names, worths, orders = (x[:steps, rows].cpu().numpy() for x in (self.names, self.worths, self.orders))
         scores = worths[..., 1].transpose(1, 0, 2).reshape(len(rows), -1)
+        refuse_nan(float(scores.max(initial=0.0)))  # a NaN is its own maximum
         ranked = np.argsort(-scores, axis=1, kind="stable")[:, : self.settings.best]
         best = np.take_along_axis(scores, ranked, 1)
         at, candidate = np.divmod(ranked, names.shape[2])

@@ -7,6 +7,7 @@ next batch of the same sizes. To meet few sizes, sources are padded to round len
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import replace
@@ -17,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.decode.paths import Found, Generating, Quest
+from regard.decode.paths import Found, Quest
 from regard.decode.settings import Decode
+from regard.decode.steps import begin
+from regard.nn.graphs import record
 from regard.waists import Batch
 
 KEPT = 6
@@ -33,25 +36,15 @@ Key = tuple[Any, ...]
 class Recording:
     """A quest whose tensors stay where they are, and the recorded step."""
 
-    def __init__(self, quest: Quest) -> None:
+    def __init__(self, quest: Any, graph: bool) -> None:
         self.quest = quest
         self.tensors = _tensors(quest)
         self.graph: torch.cuda.CUDAGraph | None = None
-
-    def record(self) -> None:
-        """Recording asks for a few real steps before it; what they change is put back."""
-        before = [tensor.clone() for tensor in self.tensors]
-        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.quest.step()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.quest.step()
-        for tensor, old in zip(self.tensors, before, strict=True):
-            tensor.copy_(old)
+        if graph:
+            before = [tensor.clone() for tensor in self.tensors]
+            self.graph, _ = record(quest.step, quest.open.device, warm=2)
+            for tensor, old in zip(self.tensors, before, strict=True):
+                tensor.copy_(old)
 
     def load(self, quest: Quest) -> None:
         for here, there in zip(self.tensors, _tensors(quest), strict=True):
@@ -64,61 +57,85 @@ class Recording:
             self.graph.replay()
 
 
-_kept: weakref.WeakKeyDictionary[Any, OrderedDict[Key, Recording]] = weakref.WeakKeyDictionary()
+class Shelf:
+    """The recordings of one body, and the lock of those who use them: their tensors can serve one search at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.recordings: OrderedDict[Key, Recording] = OrderedDict()
+        self.broken = False
+        """a step could not be recorded: nothing is tried again"""
+
+    def find(self, key: Key, quest: Any, graph: bool) -> Recording:
+        recording = self.recordings.get(key)
+        if recording is None:
+            recording = Recording(quest, graph)
+            self.recordings[key] = recording  # only when it is whole
+            while len(self.recordings) > KEPT:
+                self.recordings.popitem(last=False)
+        else:
+            self.recordings.move_to_end(key)
+            recording.load(quest)
+            recording.quest.body = quest.body
+        return recording
 
 
-def recordable(body: Generating, batch: Batch) -> bool:
-    return batch.x.is_cuda and isinstance(body, nn.Module) and not _hooked(body)
+_shelves: weakref.WeakKeyDictionary[Any, Shelf] = weakref.WeakKeyDictionary()
 
 
-def _hooked(body: nn.Module) -> bool:
-    """Someone watches: hooks are not repeated by a recording."""
-    return any(module._forward_pre_hooks or module._forward_hooks for module in body.modules())
+def recordable(body: Any, batch: Batch) -> bool:
+    """On CUDA, for bodies that offer states of fixed size, unless someone watches: hooks are not repeated by a recording.
+
+    Under autocast weights are converted anew each time, at addresses that do not stay."""
+    if not batch.x.is_cuda or not getattr(body, "fixed", False) or torch.is_autocast_enabled("cuda"):
+        return False
+    hooked = any(module._forward_pre_hooks or module._forward_hooks for module in body.modules())
+    return not hooked and not (body in _shelves and _shelves[body].broken)
 
 
 def recorded(
     body: Any, batch: Batch, end: int, limits: Tensor, settings: Decode, requests: np.ndarray, banned: Tensor | None,
     graph: bool = True,
-) -> list[list[Found]]:  # fmt: skip
-    """Without `graph` each step is computed plainly, in the same fixed shapes: for devices that cannot record."""
-    from regard.decode.search import begin
+) -> list[list[Found]] | None:  # fmt: skip
+    """None where a step cannot be recorded.
 
+    Without `graph` each step is computed plainly, in the same fixed shapes: for devices that cannot record."""
     count = len(limits)
     batch, limits, requests, longest = _rounded(batch, limits, requests)
     assert batch.target is not None
     fixed = torch.full_like(limits, longest)
-    quest = begin(body, batch, end, fixed, settings, requests, banned, batch.target.shape[1] - 1 + longest)
-    own: Any = quest
-    own.limits.copy_(limits.repeat_interleave(len(own.limits) // len(limits)))
-    key = _key(body, batch, settings, longest, end, banned)
-    held = _kept.setdefault(body, OrderedDict())
-    recording = held.get(key)
-    if recording is None:
-        recording = held[key] = Recording(quest)
-        if graph:
-            recording.record()
-        while len(held) > KEPT:
-            held.popitem(last=False)
-    else:
-        held.move_to_end(key)
-        recording.load(quest)
-    most = int(limits.max())
+    quest: Any = begin(body, batch, end, fixed, settings, requests, banned, batch.target.shape[1] - 1 + longest)
+    quest.limits.copy_(limits.repeat_interleave(len(quest.limits) // len(limits)))
+    shelf = _shelves.setdefault(body, Shelf())
+    with shelf.lock:
+        try:
+            recording = shelf.find(_key(body, batch, settings, longest, end, banned), quest, graph)
+        except RuntimeError:  # no memory left for it, or an operator that cannot be recorded
+            shelf.broken = True
+            return None
+        try:
+            _repeat(recording, int(limits.max()))
+            rows = len(recording.quest.open) // len(limits) * count
+            found = recording.quest.answers(list(range(rows)))
+            return recording.quest.gathered(dict(enumerate(found)))
+        finally:
+            recording.quest.body = None  # a recording does not keep its model alive
+
+
+def _repeat(recording: Recording, most: int) -> None:
     for done in range(0, most, STRIDE):
         for _ in range(min(STRIDE, most - done)):
             recording.step()
         if not bool(recording.quest.open.any()):
-            break
-    rows = len(recording.quest.open) // len(limits) * count
-    found = recording.quest.answers(list(range(rows)))
-    return recording.quest.gathered(dict(enumerate(found)))
+            return
 
 
 def _key(body: nn.Module, batch: Batch, settings: Decode, longest: int, end: int, banned: Tensor | None) -> Key:
     """All that a recording depends on, and where the weights lie: other weights at the same place are the same recording."""
-    weights = tuple(parameter.data_ptr() for parameter in body.parameters())
+    weights = tuple((parameter.data_ptr(), parameter.dtype) for parameter in body.parameters())
     shapes = tuple(None if x is None else tuple(x.shape) for x in (batch.x, batch.mask, batch.target, batch.types))
     silent = None if banned is None else tuple(banned.tolist())
-    return hash(weights), shapes, replace(settings, seed=0), longest, end, silent, body.training
+    return weights, shapes, replace(settings, seed=0), longest, end, silent, body.training
 
 
 def _rounded(batch: Batch, limits: Tensor, requests: np.ndarray) -> tuple[Batch, Tensor, np.ndarray, int]:
@@ -129,16 +146,22 @@ def _rounded(batch: Batch, limits: Tensor, requests: np.ndarray) -> tuple[Batch,
     chosen = torch.arange(rows, device=batch.x.device).clamp(max=B - 1)
     batch = batch.rows(chosen)
     if batch.x.ndim == 2:  # ids; pixels and points have their own sizes
+        more: dict[str, Any] = {
+            name: F.pad(value, (0, length - L))
+            for name in ("types", "where")
+            if (value := getattr(batch, name)) is not None and value.shape[-1] == L
+        }
+        batch = replace(batch, **more)
         lengths = torch.full((B,), L, device=batch.x.device)[chosen] if batch.mask is None else batch.mask
         if lengths.ndim == 2:
             lengths = F.pad(lengths, (0, length - L))
         batch = replace(batch, x=F.pad(batch.x, (0, length - L)), mask=lengths)
-    more = rows - B
-    return batch, F.pad(limits, (0, more), value=1), np.pad(requests, (0, more)), longest
+    filling = rows - B
+    return batch, F.pad(limits, (0, filling), value=1), np.pad(requests, (0, filling)), longest
 
 
 def _up(rows: int) -> int:
-    """1, 2, 4, 8, 16, 24, 32, … then by 32: few sizes, and at most a third too much."""
+    """1, 2, 4, 8, 16, 24, 32, 64, 96, … then by 128: few sizes; rows that only fill up cost little."""
     for step, most in ((1, 2), (4, 8), (8, 32), (32, 256)):
         if rows <= most:
             return -(-rows // step) * step

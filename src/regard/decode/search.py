@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.beams import Beams
-from regard.decode.paths import Found, Generating, Quest, State
+from regard.decode.paths import Found, Generating
 from regard.decode.recorded import recordable, recorded
 from regard.decode.settings import Decode
-from regard.decode.single import Single
+from regard.decode.steps import begin, run
+from regard.nn.linear import recheck
 from regard.waists import Batch
 
 __all__ = ["Found", "Generating", "search"]
@@ -40,42 +40,13 @@ def search(
         batch = batch.rows(speaking.to(batch.x.device))
     limits, asked = limits[speaking], requests[speaking.cpu().numpy()]
     silent = torch.tensor(banned, device=batch.x.device) if banned else None
+    recheck()
     with torch.inference_mode():
+        found = None
         if recordable(body, batch):
             found = recorded(body, batch, end, limits, settings, asked, silent)
-        else:
+        if found is None:
             found = run(begin(body, batch, end, limits, settings, asked, silent))
     for row, options in zip(speaking.tolist(), found, strict=True):
         answers[row] = options
     return answers
-
-
-def begin(
-    body: Generating, batch: Batch, end: int, limits: Tensor, settings: Decode, requests: np.ndarray,
-    banned: Tensor | None, room: int | None = None,
-) -> Quest:  # fmt: skip
-    assert batch.target is not None
-    state: State = body.start(batch, room)
-    last = batch.target[:, -1]
-    if settings.beam > 1:
-        return Beams(body, state, last, end, limits, settings, banned)
-    quest = Single(body, state, last, end, limits, settings, requests, banned)
-    if room is not None:
-        state.widen(1)  # one beam: what it may look at is written out once for all layers
-    return quest
-
-
-def run(quest: Quest) -> list[list[Found]]:
-    """Step by step; rows leave with their answers as soon as they are finished."""
-    answers: dict[int, list[Found]] = {}
-    while True:
-        quest.step()
-        if bool(quest.open.all()):
-            continue
-        closed = torch.nonzero(~quest.open)[:, 0].tolist()
-        for row, found in zip(closed, quest.answers(closed), strict=True):
-            answers[int(quest.rows[row])] = found
-        going = torch.nonzero(quest.open)[:, 0]
-        if not len(going):
-            return quest.gathered(answers)
-        quest.keep(going)

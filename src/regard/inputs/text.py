@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from regard.disk import write_text
 from regard.errors import DataError
-from regard.weights import write_text
 
 PAD, START, END = "<pad>", "<s>", "</s>"
 SPECIAL = (PAD, START, END)

@@ -12,7 +12,6 @@ import functools
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import fields
 from typing import Any, Literal
 
 import torch
@@ -21,7 +20,8 @@ from torch import Tensor, nn
 from regard.learn.optimiser import autocast
 from regard.learn.settings import Train
 from regard.learn.world import World
-from regard.waists import Batch, Offsets
+from regard.nn.graphs import record
+from regard.waists import Batch
 
 Way = Literal["plain", "graph", "compiled"]
 Result = tuple[Tensor, Tensor]
@@ -29,7 +29,7 @@ Result = tuple[Tensor, Tensor]
 WORDS = {"plain": "computing", "graph": "recording a CUDA graph", "compiled": "torch.compile"}
 
 WARM, TIMED = 4, 12
-"""Grains before the clock starts, and while it runs, when ways are compared."""
+"""Steps before the clock starts, and while it runs, when ways are compared."""
 
 WORTH = 300.0
 """Seconds of work left from which compiling, which takes a minute, is tried."""
@@ -94,7 +94,8 @@ class Compute:
     def clear(self) -> None:
         """Gradients back to nothing, or to 0 where a recording holds on to their addresses."""
         if isinstance(self.run, Recorded):
-            torch._foreach_zero_([p.grad for p in self.parameters if p.grad is not None])
+            if given := [p.grad for p in self.parameters if p.grad is not None]:
+                torch._foreach_zero_(given)
         else:
             for parameter in self.parameters:
                 parameter.grad = None
@@ -139,7 +140,7 @@ class Recorded:
     def __call__(self, batch: Batch, last: bool) -> Result:
         if self.graph is None or self.batch is None:
             return self._record(batch)
-        for here, there in zip(_tensors(self.batch), _tensors(batch), strict=True):
+        for here, there in zip(self.batch.tensors(), batch.tensors(), strict=True):
             here.copy_(there, non_blocking=True)
         self.graph.replay()
         assert self.result is not None
@@ -148,30 +149,13 @@ class Recorded:
     def _record(self, batch: Batch) -> Result:
         """The first grain of a step: it is computed plainly a few times, as recording asks for, and once as it counts."""
         self.batch = batch.to(self.compute.device)
-        seed = torch.initial_seed()
-        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.compute.gradients(self.batch)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        # other threads (that pin memory, say) may use CUDA meanwhile
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.result = self.compute.gradients(self.batch)
+        seed, batch = torch.initial_seed(), self.batch
+        self.graph, self.result = record(lambda: self.compute.gradients(batch), self.compute.device)
         self.compute.clear()
         torch.manual_seed(seed)
         self.graph.replay()
+        assert self.result is not None
         return self.result
-
-
-def _tensors(batch: Batch) -> list[Tensor]:
-    found: list[Tensor] = []
-    for item in fields(batch):
-        value = getattr(batch, item.name)
-        if isinstance(value, Tensor | Offsets):
-            found.append(value.starts if isinstance(value, Offsets) else value)
-    return found
 
 
 class Chooser:
@@ -181,7 +165,7 @@ class Chooser:
         self.compute, self.settings, self.say = compute, settings, say
         compute.say = say
         self.times: dict[Way, float] = {}
-        self.seen, self.begun = 0, 0.0
+        self.seen, self.begun, self.tried = 0, 0.0, False
         base: Way = "graph" if compute.recordable else "plain"
         asked: dict[str, Way] = {"off": "plain", "graph": base, "on": "compiled"}
         cuda = compute.device.type == "cuda"
@@ -191,9 +175,12 @@ class Chooser:
             way = known  # type: ignore[assignment]
         compute.choose(way)
 
-    def step(self, left: int) -> None:
-        """After each step, `left` before the end."""
+    def step(self, left: int, disturbed: bool = False) -> None:
+        """After each step, `left` before the end; one with a validation in it is no measure, and the count begins anew."""
         if not self.trying:
+            return
+        if disturbed:
+            self.seen = 0
             return
         self.seen += 1
         if self.seen == WARM:
@@ -207,7 +194,8 @@ class Chooser:
         way, self.seen = self.compute.way, 0
         self.times[way] = pace
         worth = self.compute.world.highest(int(left * pace > WORTH))
-        if way != "compiled" and worth:
+        if not self.tried and worth:
+            self.tried = True
             self.say(f"  {1000 * pace:.1f} ms a step; trying torch.compile, which takes a minute")
             self.compute.choose("compiled")
             return

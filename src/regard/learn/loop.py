@@ -92,6 +92,7 @@ def loop(
         rate = rate_at(number, settings)
         set_rate(optimiser, rate)
         optimiser.step()
+        torch.autograd.graph.increment_version(parameters)  # fused optimisers do not count what they change
         compute.clear()
         if average is not None:
             average.update(number)

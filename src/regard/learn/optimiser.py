@@ -124,7 +124,7 @@ def swapped(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iterator[
 
 def _put(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     for name, parameter in named.items():
-        parameter.copy_(values[name])
+        parameter.copy_(values[name].to(parameter.dtype))  # rounded where it lies: not every device has float64
 
 
 def fast_bfloat16(device: torch.device) -> bool:

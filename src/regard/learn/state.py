@@ -19,8 +19,9 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.disk import flush
 from regard.errors import RunError, WeightsError
-from regard.weights import flush, read_file, write_file
+from regard.weights import read_file, write_file
 
 
 @dataclass(frozen=True)

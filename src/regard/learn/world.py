@@ -90,7 +90,7 @@ def asked_world() -> World:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[World]:
+def together(device: torch.device) -> Iterator[World]:
     """The process group of `torchrun`, for as long as the block lasts; a process alone joins nothing."""
     world = asked_world()
     if world.size == 1 or dist.is_initialized():

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from regard.nn.attention import Attention
 from regard.nn.linear import Linear, linear
 from regard.nn.memory import Frozen, LayerMemory
-from regard.nn.norm import Norm as LayerNorm
+from regard.nn.norm import Norm
 from regard.nn.rules import Rule
 
-Norm = Literal["pre", "post"]
+Placement = Literal["pre", "post"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -30,11 +30,11 @@ class Residual(nn.Module):
     """x + inner(x), and where the norm stands: `post` LN(x + inner(x)) as in 2017, `pre` x + inner(LN(x)), None nowhere."""
 
     def __init__(
-        self, inner: nn.Module, width: int, norm: Norm | None = "post", dropout: float = 0.0, eps: float = 1e-5
+        self, inner: nn.Module, width: int, norm: Placement | None = "post", dropout: float = 0.0, eps: float = 1e-5
     ):
         super().__init__()
         self.inner, self.placement = inner, norm
-        self.norm = nn.Identity() if norm is None else LayerNorm(width, eps)
+        self.norm = nn.Identity() if norm is None else Norm(width, eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
@@ -115,7 +115,7 @@ class Stack(nn.Module):
 
 
 def vaswani_block(
-    width: int, heads: int, hidden: int, *, cross: bool = False, norm: Norm = "post", activation: str = "relu",
+    width: int, heads: int, hidden: int, *, cross: bool = False, norm: Placement = "post", activation: str = "relu",
     dropout: float = 0.0, attention_dropout: float = 0.0, feed_dropout: float = 0.0, eps: float = 1e-5,
 ) -> Block:  # fmt: skip
     """The block of 2017 from its sizes; `cross` makes it a decoder's."""

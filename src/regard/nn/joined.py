@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 import triton
 import triton.language as tl
@@ -32,7 +34,7 @@ def add_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Te
     x, y = x.contiguous(), y.contiguous()
     out = torch.empty_like(x)
     width = x.shape[-1]
-    _add_norm[(x.numel() // width,)](
-        x, y, gain, bias, out, width, eps, block=triton.next_power_of_2(width), num_warps=4
-    )
+    block = triton.next_power_of_2(width)
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
+        _add_norm[(x.numel() // width,)](x, y, gain, bias, out, width, eps, block=block, num_warps=4)
     return out

@@ -21,7 +21,7 @@ def cross_entropy(
     torch spreads its ε over all V classes, the right one included; ε·V/(V - 1) there is ε here.
     """
     V = logits.shape[-1]
-    rows, wanted, spread = logits.reshape(-1, V), labels.reshape(-1), smoothing * V / (V - 1)
+    rows, wanted, spread = logits.reshape(-1, V), labels.reshape(-1), smoothing * V / max(V - 1, 1)
     if logits.device.type == "cpu" and logits.requires_grad and not torch.compiler.is_compiling():
         total: Tensor = InBlocks.apply(rows, wanted, spread)  # type: ignore[no-untyped-call]
     else:
@@ -50,7 +50,7 @@ class InBlocks(torch.autograd.Function):
         for first in range(0, R, step := max(InBlocks.NUMBERS // V, 1)):
             part = slice(first, first + step)
             logs = logits[part].to(wide).log_softmax(-1)
-            real, right = asked[part], labels[part].clamp(min=0)[:, None]
+            real, right = asked[part], torch.where(asked[part], labels[part], 0)[:, None]
             own = logs.gather(1, right)[:, 0]
             loss = -(1 - spread) * own - (spread / V) * logs.sum(-1) if spread else -own
             whole = bool(real.all())

@@ -91,6 +91,11 @@ class Fixed(Memory):
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
 
+    def made(self, like: Tensor) -> Fixed:
+        """With its buffers at once, for keys and values like these (B, H, K, d): a recording knows where they lie."""
+        self.k, self.v = (like.new_zeros(*like.shape[:-2], self.room, like.shape[-1]) for _ in range(2))
+        return self
+
     def widen(self, columns: Tensor, room: int) -> None:
         """From now on steps write at `columns`, up to `room`."""
         self.columns, self.room = columns, room
@@ -104,6 +109,10 @@ class Fixed(Memory):
 @dataclass
 class Frozen(Memory):
     kept: KeysValues | None = None
+
+    def keys(self) -> Tensor:
+        assert self.kept is not None
+        return self.kept[0]
 
     def extend(self, make: Callable[[], KeysValues], where: Tensor | None) -> KeysValues:
         if self.kept is None:
@@ -163,6 +172,16 @@ class DecoderState:
         self.kin = torch.zeros(len(self.at), beams, room, dtype=torch.bool, device=self.at.device)
         self.kin[:, :, :used] = True
         self.own = torch.eye(beams, dtype=torch.bool, device=self.at.device)
+
+    def silence(self) -> None:
+        """Rows without a real position of the source regard nothing, and receive 0 from it."""
+        if self.context_mask is None:
+            return
+        empty = ~self.context_mask.any(-1)[:, :, None, None]
+        for layer in self.layers:
+            if layer.cross.kept is not None:
+                k, v = layer.cross.kept
+                layer.cross.kept = k, v.masked_fill(empty, 0.0)
 
     def born(self) -> Tensor:
         """`kin` with the keys that this step writes: each beam sees its own."""

@@ -10,6 +10,7 @@ kernel without sums over several. Imported only where Triton is.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -102,6 +103,11 @@ def _backward(q, k, v, out, lse, gradient, dq, dk, dv, q_starts, k_starts, lengt
         tl.store(at, tl.dot(tl.trans(weights.to(told.dtype)), told).to(dv.dtype.element_ty), mask=there)
 
 
+def _on(x: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, wherever the tensors are."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
 def _block(longest: int) -> int:
     return max(16, 1 << (longest - 1).bit_length())
 
@@ -129,7 +135,8 @@ def forward(
     out = q.new_empty(q.shape)
     lse = torch.empty(q.shape[1], q.shape[0], device=q.device, dtype=torch.float32)
     numbers, sizes = _sizes(q, k, v, q_longest, k_longest, scale, causal)
-    _forward[(len(q_starts) - 1, q.shape[1])](q, k, v, out, lse, q_starts, k_starts, *numbers, **sizes)
+    with _on(q):
+        _forward[(len(q_starts) - 1, q.shape[1])](q, k, v, out, lse, q_starts, k_starts, *numbers, **sizes)
     return out, lse
 
 
@@ -140,7 +147,8 @@ def backward(
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     numbers, sizes = _sizes(q, k, v, q_longest, k_longest, scale, causal)
     grid = (len(q_starts) - 1, q.shape[1])
-    _backward[grid](q, k, v, out, lse, gradient.contiguous(), dq, dk, dv, q_starts, k_starts, *numbers, **sizes)
+    with _on(q):
+        _backward[grid](q, k, v, out, lse, gradient.contiguous(), dq, dk, dv, q_starts, k_starts, *numbers, **sizes)
     return dq, dk, dv
 
 

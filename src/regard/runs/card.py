@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.data.pairs import Pair
+from regard.disk import write_text
 from regard.draw.table import table
 from regard.runs.folder import RunFolder
 from regard.waists import Answer
-from regard.weights import write_text
 
 
 def write_card(folder: RunFolder, samples: Sequence[Pair], answers: Sequence[Answer]) -> None:

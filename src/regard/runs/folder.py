@@ -18,12 +18,12 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
+from regard.disk import write_text
 from regard.draw.curves import curves
 from regard.errors import RegardError, RunError
 from regard.learn.state import newest_state
 from regard.model import OWN_FILE
 from regard.runs.events import Events
-from regard.weights import write_text
 
 LOCK = ".lock"
 
@@ -41,6 +41,7 @@ class RunFolder:
         self.log_file = self.path / "log.jsonl"
         self.samples = self.path / "samples.txt"
         self._events: Events | None = None
+        self._ours = False
 
     def exists(self) -> bool:
         return (self.path / OWN_FILE).exists()
@@ -48,7 +49,8 @@ class RunFolder:
     def refuse_if_taken(self) -> None:
         """A run is never overwritten, nor is a folder that holds something else."""
         if self.exists():
-            self._refuse_rival()
+            if not self._ours:
+                self._refuse_rival()
             raise RunError(f"{self.path}: there is a run already. Go on with it by --resume, or choose another --out.")
         if self.path.is_file():
             raise RunError(f"{self.path}: is a file. Choose another --out.")
@@ -70,9 +72,11 @@ class RunFolder:
             with suppress(OSError):  # a full disk: the lock holds, only nobody can tell whose it is
                 file.truncate(0)
                 file.write(f"{os.getpid()} on {socket.gethostname()}".encode())
+            self._ours = True
             try:
                 yield
             finally:
+                self._ours = False
                 (self.path / LOCK).unlink(missing_ok=True)
 
     def _locked(self, file: IO[bytes], alone: bool) -> bool:

@@ -19,8 +19,10 @@ class Signals:
         """`leave` is what obeys at once. Outside of the main thread signals are not ours."""
 
         def note(number: int, _: FrameType | None) -> None:
-            if self.number:  # asked a second time: at once, and what was saved before stays
-                raise KeyboardInterrupt
+            if self.number:
+                if number == signal.SIGINT:  # a person who asks a second time: at once, and what was saved before stays
+                    raise KeyboardInterrupt
+                return  # schedulers and torchrun send SIGTERM to all and once more: the save goes on
             self.number = number
             if leave is not None:
                 leave(number)

@@ -127,7 +127,7 @@ class Trainer:
                 for step in steps:
                     self.done, self.way = step.number, "" if chooser.trying else compute.way
                     self._note(step, reporter)
-                    chooser.step(self.config.steps - step.number)
+                    chooser.step(self.config.steps - step.number, disturbed=self._regular(step.number))
                     if self._stops():
                         break
             finally:
@@ -255,7 +255,7 @@ class Trainer:
             self._say("  a checkpoint is missing: their weights are not averaged")
             return
         stale = self.stale
-        with swapped(self.model, {name: tensor.to(self.model.device) for name, tensor in mean.items()}):
+        with swapped(self.model, mean):
             row, _, better = self._scored(self.done, merged=len(steps))
         self.stale = stale
         kept = "and is kept" if better else "which is no better"
@@ -320,6 +320,7 @@ class Trainer:
         self._check()
         self._save(self.done)
         self.folder.close()
+        self.world.wait()  # nobody leaves while the first process writes: the others' end would end it too
         self._left(number)
 
     def _left(self, number: int) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from regard.errors import SettingError, UnknownName
 from regard.learn.optimiser import autocasts
 from regard.learn.settings import Train
-from regard.learn.world import asked_world, joined
+from regard.learn.world import asked_world, together
 from regard.model import Model, assemble, load
 from regard.nn.kernels import packed_kernel
 from regard.runs.folder import RunFolder
@@ -47,7 +47,7 @@ def train(
     with ExitStack() as stack:
         if first and going_on:
             stack.enter_context(folder.held())
-        world = stack.enter_context(joined(where))
+        world = stack.enter_context(together(where))
         if not first:  # the first process makes the folder, the tokenizer and the tokens; the others find them there
             world.wait()
         order = old_order(asked, folder) if going_on or not first else new_order(asked)
@@ -56,7 +56,9 @@ def train(
             _determined()
         tell(console, f"reading {', '.join(order.sources.data)}")
         prepared = prepare(order, lambda line: tell(console, line))
-        packed = _packs(order, prepared.config, where, console)
+        packed = _packs(
+            order, prepared.config, where, console, folder.facts().get("packed") if going_on or not first else None
+        )
         if packed and _drops(prepared.config):
             tell(console, "  packed rows have no attention dropout: model.attention_dropout is 0 in this run")
             prepared = replace(prepared, config=replace(prepared.config, attention_dropout=0.0))
@@ -75,7 +77,9 @@ def train(
             trainer.begin()
         if first:
             world.wait()
-        return trainer.run() or load(folder.path, device=where)
+        best = trainer.run()
+        world.wait()  # the others load what the first has finished
+        return best or load(folder.path, device=where)
 
 
 def _begin(folder: RunFolder, sources: Sources, resume: bool, console: Console) -> None:
@@ -92,16 +96,17 @@ def _determined() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _packs(order: Order, config: Any, where: torch.device, console: Console) -> bool:
-    """Whether samples are packed: where the kernel for packed rows is, unless a person said otherwise."""
+def _packs(order: Order, config: Any, where: torch.device, console: Console, begun: bool | None) -> bool:
+    """Whether samples are packed: where the kernel for packed rows is, unless a person said otherwise.
+
+    A run that goes on does as it has `begun`, wherever: a grain means the same samples to its end."""
     settings: Train = order.settings.train
     able = where.type == "cuda" and autocasts(where, settings) and packed_kernel()
-    if settings.packed == "on" and not able:
-        tell(
-            console,
-            f"  train.packed=on: {where} has no kernel for packed rows here; masks are written out, which is slow",
-        )
-    return settings.packed == "on" or (settings.packed == "auto" and able and not _drops(config))
+    packed = settings.packed == "on" or (settings.packed == "auto" and able and not _drops(config))
+    packed = packed if begun is None else begun
+    if packed and not able:
+        tell(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
+    return packed
 
 
 def _drops(config: Any) -> bool:
@@ -119,4 +124,11 @@ def pick_device(name: str) -> torch.device:
     if not available[kind]:
         raise SettingError(f"there is no {kind} device on this machine. Use --device auto or cpu.")
     world = asked_world()
-    return torch.device("cuda", world.local) if name == "cuda" and world.size > 1 else torch.device(name)
+    found = torch.device("cuda", world.local) if name == "cuda" and world.size > 1 else torch.device(name)
+    if found.type == "cuda" and found.index is not None:
+        if found.index >= torch.cuda.device_count():
+            raise SettingError(
+                f"there is no {found}: this machine has {torch.cuda.device_count()} CUDA devices, from 0."
+            )
+        torch.cuda.set_device(found)  # what is recorded or launched without a word goes to the current device
+    return found

@@ -15,8 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.block import Norm, Stack, Tokens, vaswani_block
+from regard.nn.block import Placement, Stack, Tokens, vaswani_block
 from regard.nn.memory import DecoderState, Fixed, Growing, LayerMemory
+from regard.nn.norm import Norm
 from regard.nn.position import Layout, Sinusoid
 from regard.nn.rules import Causal, Packed, Real, Rule, Written, join, marks
 from regard.systems.preset import Preset, System
@@ -44,7 +45,7 @@ class Config:
     """share dropped of the attention weights"""
     feed_dropout: float = 0.0
     """share dropped inside the feed-forward layers"""
-    norm: Norm = "post"
+    norm: Placement = "post"
     """where the layer norm stands: post (2017) or pre (later practice, with a norm after the last block)"""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     """non-linearity of the feed-forward layers"""
@@ -113,6 +114,9 @@ PRESETS = {
 
 
 class Transformer(nn.Module):
+    fixed = True
+    """search may ask for a state of fixed size"""
+
     def __init__(self, tokens: Tokens, position: Sinusoid, encoder: Stack, decoder: Stack, dropout: float) -> None:
         super().__init__()
         self.tokens, self.position, self.encoder, self.decoder = tokens, position, encoder, decoder
@@ -163,11 +167,12 @@ class Transformer(nn.Module):
         context, _ = self.encode(batch)
         layers = [
             # keys and values of the source are made here, once, before beams multiply the rows
-            LayerMemory(Growing() if room is None else Fixed(room), regarded)
+            LayerMemory(Growing() if room is None else Fixed(room).made(regarded.keys()), regarded)
             for regarded in self.decoder.regarded(context)
         ]
         at = torch.zeros(len(context), dtype=torch.long, device=context.device)
         state = DecoderState(layers, at, None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None])
+        state.silence()
         if room is not None:
             state.places = self.position(torch.arange(room, device=at.device)).to(context.dtype)
         if batch.target.shape[1] > 1:
@@ -217,7 +222,7 @@ def build(config: Config) -> Transformer:
             )
             for _ in range(depth)
         ]  # fmt: skip
-        return Stack(blocks, nn.LayerNorm(config.width) if config.norm == "pre" else None)
+        return Stack(blocks, Norm(config.width) if config.norm == "pre" else None)
 
     return Transformer(
         tokens=Tokens(config.vocabulary, config.width, config.scaled, config.output_bias),

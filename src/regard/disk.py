@@ -1,0 +1,39 @@
+"""Files that are whole and on the disk, or not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+UMASK = _umask()
+"""Read once, at import: reading it sets it for a moment, for all threads."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    aside = path.with_name(f".{path.name}.writing")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        flush(aside)
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Down to the disk, a folder's entries too (where folders can be opened: not on Windows)."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

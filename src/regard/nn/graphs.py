@@ -1,0 +1,28 @@
+"""One way to record work as a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def record(work: Callable[[], T], device: torch.device, warm: int = 3) -> tuple[torch.cuda.CUDAGraph, T]:
+    """The recording and what the recorded work returned: tensors that each repetition fills anew.
+
+    Recording asks for a few real runs before it, on a stream of their own; what they change is the caller's affair."""
+    with torch.cuda.device(device):
+        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(warm):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # other threads (that pin memory, say) may use CUDA meanwhile; a stream of this device, not of the first
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            result = work()
+    return graph, result

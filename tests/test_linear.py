@@ -1,0 +1,65 @@
+"""Weights in blocks for few rows on the CPU: the same products, of the weights as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from regard.nn.linear import AVAILABLE, Linear, _kept, linear, recheck
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="this build of torch has no oneDNN")
+
+
+def said(layer: Linear, x: torch.Tensor) -> torch.Tensor:
+    recheck()  # as every search does
+    with torch.inference_mode():
+        return layer(x)
+
+
+@pytest.mark.parametrize(("rows", "shape"), [(1, (300, 400)), (4, (300, 400)), (200, (64, 32)), (300, (300, 400))])
+@pytest.mark.parametrize("bias", [True, False])
+def test_blocks_give_what_rows_give(rows: int, shape: tuple[int, int], bias: bool) -> None:
+    layer = Linear(shape[1], shape[0], bias)
+    x = torch.randn(2, rows, shape[1])[:1]
+    assert torch.allclose(said(layer, x), F.linear(x, layer.weight, layer.bias), atol=1e-5)
+    assert (layer.weight in _kept) == (rows <= 256)
+
+
+def test_what_learns_what_is_wide_and_what_is_not_float32_is_left_alone() -> None:
+    layer = Linear(300, 400)
+    assert layer(torch.randn(4, 300)).requires_grad and layer.weight not in _kept
+    double = layer.double()
+    with torch.inference_mode():
+        assert linear(torch.randn(4, 300).double(), double.weight).dtype == torch.float64
+    assert double.weight not in _kept
+
+
+def fused_step(layer: Linear) -> None:
+    optimiser = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+    layer(torch.randn(4, 300)).sum().backward()
+    optimiser.step()
+
+
+def rows_exchanged(layer: Linear) -> None:
+    layer.weight.data.copy_(layer.weight.data.flip(0))
+
+
+def by_numpy(layer: Linear) -> None:
+    layer.weight.detach().numpy()[3, 4] += 1
+
+
+def replaced(layer: Linear) -> None:
+    layer.weight.data = torch.randn(400, 300)
+
+
+@pytest.mark.parametrize("change", [fused_step, rows_exchanged, by_numpy, replaced, lambda x: x.weight.data.mul_(2)])
+def test_weights_that_changed_are_packed_anew(change: Callable[[Linear], None]) -> None:
+    layer, x = Linear(300, 400), torch.randn(4, 300)
+    before = said(layer, x)
+    change(layer)
+    after = said(layer, x)
+    assert torch.allclose(after, F.linear(x, layer.weight, layer.bias), atol=1e-4)
+    assert not torch.allclose(after, before, atol=1e-3)
