@@ -5,13 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from regard.data.files import lines
 from regard.data.pairs import Pair, read_pairs
-from regard.data.split import fingerprint, hold_out
+from regard.data.split import Held, fingerprint
 from regard.errors import DataError, RegardError, SettingError, UnknownName
 
 
@@ -331,6 +333,11 @@ def numbered(count: int) -> list[Pair]:
 
 def source_of(pair: Pair) -> str:
     return pair.source
+
+
+def hold_out(pairs: list[Pair], key: Callable[[Pair], str], *more: Any, **given: Any) -> tuple[list[Pair], list[Pair]]:
+    held = Held(map(key, pairs), *more, **given)
+    return [pair for pair in pairs if key(pair) not in held], [pair for pair in pairs if key(pair) in held]
 
 
 def test_two_percent_are_held_out_in_file_order() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import islice
-from typing import TypeVar
 
 import numpy as np
 
 from regard.errors import DataError, SettingError
-
-S = TypeVar("S")
 
 MOST = 2000
 """Keys that are held out at most, unless another number is asked for."""
@@ -51,14 +48,6 @@ class Held:
         content = f"{self.salt}\0{key}".encode("utf-8", "surrogatepass")
         # big-endian, so that numbers are ordered as the whole digests are
         return int.from_bytes(blake2b(content, digest_size=16).digest()[:8], "big")
-
-
-def hold_out(
-    samples: Sequence[S], key: Callable[[S], str], share: float = 0.02, most: int = MOST, salt: str = ""
-) -> tuple[list[S], list[S]]:
-    """Training and validation samples, each in the order given."""
-    held = Held(map(key, samples), share, most, salt)
-    return [sample for sample in samples if key(sample) not in held], [s for s in samples if key(s) in held]
 
 
 class Fingerprint:
