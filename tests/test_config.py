@@ -221,3 +221,9 @@ def test_what_follows_from_the_tokenizer_cannot_be_set(name: str) -> None:
 def test_differences_are_named_by_their_whole_path() -> None:
     old, new = {"train": {"rate": 0.1, "betas": [0.9, 0.98]}, "seed": 1}, {"train": {"rate": 0.2, "betas": (0.9, 0.98)}}
     assert differences(old, new) == ["seed: 1 -> None", "train.rate: 0.1 -> 0.2"] and differences(old, old) == []
+
+
+def test_names_with_dots_at_the_top_of_a_file_mean_what_they_mean_on_a_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("data.vocabulary: 400\ntrain: {steps: 5}\ntrain.rate: 0.1\n")
+    assert read_settings(path) == {"data": {"vocabulary": 400}, "train": {"steps": 5, "rate": 0.1}}

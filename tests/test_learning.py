@@ -297,3 +297,39 @@ def test_a_second_sigterm_does_not_break_the_save(few: Path, tmp_path: Path, mon
     with stopped_in(6):
         train_tiny(few, tmp_path / "run", *TWELVE)
     assert "step-00000006" in checkpoints(tmp_path / "run")
+
+
+def test_a_checkpoint_is_saved_when_the_last_one_is_old(few: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with stopped_in(4):
+        train_tiny(few, out, *TWELVE, "train.every=100", "train.minutes=0", "train.keep=9")
+    assert checkpoints(out)[-1] == "step-00000004"
+    shutil.rmtree(out / "checkpoints/step-00000004")  # as if it had been killed instead
+    assert checkpoints(out), "none was saved before"
+    train_tiny((), out, tiny=False, resume=True)
+    train_tiny(few, tmp_path / "whole", *TWELVE, "train.every=100")
+    assert rows(out, "train") == rows(tmp_path / "whole", "train")
+
+
+def test_a_finished_run_is_not_scored_again(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    said = train_tiny((), copy, tiny=False, resume=True)
+    assert "the run is finished" in said and "scoring" not in said
+
+
+def test_validation_data_that_is_trained_on_is_told(few: Path, tmp_path: Path) -> None:
+    said = train_tiny(few, tmp_path / "run", *TWELVE, "train.steps=1", valid=str(few))
+    assert "40 training pairs have a source that is also in the validation data" in said
+
+
+def test_a_closed_pipe_loses_the_words_and_not_the_run(few: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "regard", "train", "translate", "--data", str(few), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [*words, "--set", *TINY, *TWELVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(120) == 0, process.stderr.read()
+    assert process.stderr.read() == "" and rows(tmp_path / "run", "train")[-1]["step"] == 12
+    process.stderr.close()

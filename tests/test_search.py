@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.decode.beams import Beams
 from regard.decode.sampling import chances, draw, narrow
 from regard.decode.search import Found, search
-from regard.decode.settings import Decode
+from regard.decode.settings import Decode, told
 from regard.decode.steps import run
 from regard.errors import SettingError
 from regard.systems.transformer import Config, build
@@ -402,3 +402,12 @@ def test_what_has_no_meaning_is_refused() -> None:
     for wrong in [*pairs, *({name: value} for name, value in alone.items())]:
         with pytest.raises(SettingError):
             Decode(**wrong)
+
+
+def test_who_asks_for_samples_does_not_mean_the_beam_of_a_preset() -> None:
+    preset = Decode(beam=4, best=2)
+    assert told(preset, {"sample": "true"}) == Decode(beam=1, best=1, sample=True)
+    assert told(preset, {"sample": True, "best": 3}).best == 3
+    assert told(preset, {"best": 3}).beam == 4
+    with pytest.raises(SettingError, match="exclude each other"):
+        told(preset, {"sample": True, "beam": 4})

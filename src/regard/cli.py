@@ -49,9 +49,9 @@ Folder = Annotated[Path, typer.Argument(help="A run, or a published folder.", sh
 
 
 def console() -> Console:
-    from rich.console import Console
+    from regard.runs.progress import Screen
 
-    return Console()
+    return Screen()
 
 
 @app.callback(invoke_without_command=True)
@@ -156,7 +156,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
     """Answer texts, lines of files, or standard input, in their order."""
-    from regard.config import override
+    from regard.decode.settings import told
     from regard.model import load
     from regard.runs.settings import gather
     from regard.runs.training import pick_device
@@ -165,7 +165,7 @@ def run(
     said = gather(assigned or ())
     if said.keys() - {"decode"}:
         raise RegardError(f"'regard run' takes settings of decode only, not of {', '.join(said.keys() - {'decode'})}.")
-    decode = override(model.identity.decode, said.get("decode", {}), "decode.")
+    decode = told(model.identity.decode, said.get("decode", {}))
     alone = not inputs and sys.stdin.isatty()
     done = 0
     for chunk in chunks(texts(inputs or []), 1 if alone else CHUNK):
@@ -257,12 +257,14 @@ def list_(
 def convert(
     source: Annotated[Path, typer.Argument(help="A run or a published folder.", show_default=False)],
     target: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
-    to: Annotated[str, typer.Option("--to", help="The layout to write.")] = "huggingface",
+    to: Annotated[str, typer.Option("--to", help="The layout to write: huggingface.")] = "huggingface",
 ) -> None:
     """Write a model in a published layout."""
-    from regard.errors import RunError
-    from regard.model import load, save
+    from regard.errors import RunError, UnknownName
+    from regard.model import LAYOUTS, load, save
 
+    if to not in LAYOUTS:
+        raise UnknownName("layout", to, LAYOUTS)
     if target.exists() and (target.is_file() or any(target.iterdir())):
         raise RunError(f"{target}: exists and is not empty. Choose another folder.")
     save(load(source), target, to)

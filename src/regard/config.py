@@ -74,9 +74,27 @@ def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
         values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         raise SettingError(f"{path}: is not valid {'JSON' if path.suffix == '.json' else 'YAML'} ({error}).") from error
+    if isinstance(values, dict):
+        values = _grouped(values)
     if not isinstance(values, dict) or not all(isinstance(held, dict) for held in values.values()):
         raise SettingError(f"{path}: must hold groups of settings, for example 'train:' with 'steps: 1000' under it.")
     return values
+
+
+def _grouped(values: dict[Any, Any]) -> dict[Any, Any]:
+    """`train.steps: 100` at the top of a file means what it means on a command line."""
+    grouped: dict[Any, Any] = {}
+    for key, value in values.items():
+        group, dot, name = str(key).partition(".")
+        if dot:
+            held = grouped.setdefault(group, {})
+            if isinstance(held, dict):
+                held[name] = value
+        elif isinstance(value, dict):
+            grouped[key] = {**grouped.get(key, {}), **value}
+        else:
+            grouped[key] = value
+    return grouped
 
 
 def describe(kind: type[Any]) -> dict[str, str]:

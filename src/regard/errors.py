@@ -21,7 +21,7 @@ class DataError(RegardError):
     def __init__(self, problem: str, path: str | Path | None = None, line: int | None = None, advice: str = "") -> None:
         place = "" if path is None else f"{path}" + ("" if line is None else f", line {line}") + ": "
         super().__init__(f"{place}{problem}" + (f" {advice}" if advice else ""))
-        self.path, self.line = path, line
+        self.path, self.line, self.problem = path, line, problem
 
 
 class SettingError(RegardError):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import as_dict, from_dict, override
-from regard.decode.settings import Decode
+from regard.decode.settings import Decode, told
 from regard.disk import write_text
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
@@ -84,7 +84,7 @@ class Model(nn.Module):
     def answer(self, inputs: Sequence[str], **settings: Any) -> list[Answer]: ...
     def answer(self, inputs: str | Sequence[str], **settings: Any) -> Answer | list[Answer]:
         """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …"""
-        decode = override(self.identity.decode, settings, "decode.")
+        decode = told(self.identity.decode, settings)
         single = isinstance(inputs, str)
         training = self.training
         if training:

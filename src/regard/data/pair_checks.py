@@ -37,7 +37,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.entries import expand
+from regard.data.entries import expand, parallel
 from regard.data.findings import SHOWN, Finding, Lengths, Report, Severity
 from regard.data.languages import languages
 from regard.data.settings import Data
@@ -92,11 +92,16 @@ def check_pairs(
         findings += [*repeated(name, survey), *long(name, survey, settings.longest)]
         findings += languages(name, survey, train, advance)
     findings += leaks(train, held)
-    counts = {"pairs": len(train), "files": len(train.entries)}
+    counts = {"pairs": len(train), "files": files(train)}
     if held.entries:
-        counts |= {"validation_pairs": len(held), "validation_files": len(held.entries)}
+        counts |= {"validation_pairs": len(held), "validation_files": files(held)}
     lengths = Lengths(train.sizes(0), train.sizes(1), train.sizes(2), settings.longest, odd_ratios(train))
     return Report("translate", counts, tuple(findings), lengths)
+
+
+def files(survey: Survey) -> int:
+    """Two for a pair of parallel files."""
+    return sum(len(parallel(entry) or (entry,)) for entry in survey.entries)
 
 
 def seen(name: str, survey: Survey) -> Iterable[Finding]:

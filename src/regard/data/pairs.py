@@ -39,6 +39,8 @@ class Empty:
 
     path: str
     line: int
+    text: str = ""
+    """which side is blank, and what stands on the other"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,10 @@ def _sort_out(path: str, rows: Iterable[Row]) -> Iterator[Pair | Empty]:
             continue
         yield from blank
         blank.clear()
-        yield Pair(source, target, path, line) if source and target else Empty(path, line)
+        if source and target:
+            yield Pair(source, target, path, line)
+        else:
+            yield Empty(path, line, f"no {'target' if source else 'source'} beside: {(source or target)[:60]}")
 
 
 def _rows(entry: str, wanted: tuple[str, str] | None, complain: Complain) -> tuple[Iterator[Row], bool]:
@@ -247,7 +252,7 @@ def _by_name(path: Path, line: int, names: list[str], wanted: tuple[str, str]) -
         return int(wanted[0]), int(wanted[1]), False
     for name in wanted:
         if name not in names:
-            found = f"The header, {path}, line {line}, has: {listed(names)}."
+            found = f"--columns holds for every file, and the header, {path}, line {line}, has: {listed(names)}."
             raise UnknownName("column", name, map(short, names), found)
         if names.count(name) > 1:
             raise DataError(f"the header names '{name}' more than once.", path, line, "Rename one of them.")

@@ -156,7 +156,7 @@ class Survey:
                 if isinstance(item, Pair):
                     yield item
                 elif note:
-                    self.tally("empty").add(at(Pair("", "", item.path, item.line)))
+                    self.tally("empty").add(at(Pair("", "", item.path, item.line), item.text))
         except DataError as error:  # what cannot be read past, such as a damaged archive
             complain("unreadable", error)
 
@@ -206,6 +206,4 @@ def at(pair: Pair, text: str = "", side: int = 0) -> Place:
 
 def flaw(error: DataError) -> Place:
     """An error as a place and what is wrong there."""
-    path = "" if error.path is None else str(error.path)
-    before = path if error.line is None else f"{path}, line {error.line}"
-    return Place(path, error.line, str(error).removeprefix(f"{before}: "))
+    return Place("" if error.path is None else str(error.path), error.line, error.problem)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from regard.config import override
 from regard.errors import SettingError
 
 
@@ -48,3 +50,9 @@ class Decode:
             raise SettingError(
                 f"decode.best={self.best} answers need decode.beam={self.best} or more, or decode.sample=true."
             )
+
+
+def told(decode: Decode, said: Mapping[str, Any]) -> Decode:
+    """With what a person said: who asks for samples does not mean the beam that a preset brought along."""
+    sampling = str(said.get("sample", "")).lower() in ("true", "yes", "on", "1") and "beam" not in said
+    return override(replace(decode, beam=1, best=1) if sampling else decode, said, "decode.")

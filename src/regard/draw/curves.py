@@ -26,7 +26,8 @@ WIDTH: Final = 12.0
 LOSS_HIGH: Final = 3.8
 HIGH: Final = 1.7
 BETWEEN: Final = 0.85  # inches between panels, for ticks and titles
-_NO_METRIC: Final = frozenset({"kind", "step", "loss", "seconds"})
+TRAINING: Final = "training (with dropout and smoothing)"
+_NO_METRIC: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "merged"})
 
 
 def curves(rows: Sequence[Row], path: Path, title: str = "") -> Path:
@@ -93,7 +94,7 @@ def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float |
     if len(train[0]):
         marker = "o" if len(train[0]) == 1 else ""
         axes.plot(*train, color=ACCENT, alpha=0.25, linewidth=1.0, marker=marker)
-        axes.plot(train[0], _smooth(train[1]), color=ACCENT, linewidth=1.8, marker=marker, label="training")
+        axes.plot(train[0], _smooth(train[1]), color=ACCENT, linewidth=1.8, marker=marker, label=TRAINING)
     best = None
     if len(valid[0]):
         axes.plot(*valid, color=WARM, linewidth=1.6, marker="o", markersize=4, label="validation", zorder=3)

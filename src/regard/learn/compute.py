@@ -173,6 +173,8 @@ class Chooser:
         way = asked.get(settings.compile, base)
         if known in WORDS and settings.compile == "auto" and cuda:  # what was found before the run was interrupted
             way = known  # type: ignore[assignment]
+        if way == "compiled":
+            say("  compiling: the first step takes a minute or so")
         compute.choose(way)
 
     def step(self, left: int, disturbed: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import SettingError, suggest
+from regard.errors import SettingError
 from regard.learn.settings import Train
 
 
@@ -42,7 +43,13 @@ def _matching(named: Iterable[str], pattern: str, setting: str) -> list[str]:
     names = [name.removeprefix("body.") for name in named]
     found = fnmatch.filter(names, pattern)
     if not found:
-        raise SettingError(f"{setting}: no parameter is named like '{pattern}'. {suggest(pattern, names)}")
+        near = difflib.get_close_matches(pattern, [*names, *(f"{name.partition('.')[0]}.*" for name in names)], 1, 0.6)
+        groups = ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
+        raise SettingError(
+            f"{setting}: no parameter is named like '{pattern}'. "
+            + (f"Did you mean '{near[0]}'? " if near else "")
+            + f"Names begin with {groups}; 'regard info' with the preset lists them all."
+        )
     return [name for name in named if name.removeprefix("body.") in found]
 
 

@@ -37,7 +37,7 @@ class Train:
     last: int = 0
     """average the weights of this many last checkpoints at the end, and keep that if it scores better; 0 is none"""
     patience: int = 0
-    """stop after this many validations without a better score; 0 is never"""
+    """stop after this many validations without a better one (by score, then by loss); 0 is never"""
     freeze: tuple[str, ...] = ()
     """parameters that do not learn, by patterns of their names: encoder.* (names: regard info)"""
     rates: dict[str, float] = field(default_factory=dict)
@@ -58,6 +58,8 @@ class Train:
     """steps between lines of the log"""
     keep: int = 2
     """checkpoints kept for resuming"""
+    minutes: float = 5.0
+    """a checkpoint is also saved when the last one is this old"""
 
     def __post_init__(self) -> None:
         positive = {"steps": self.steps, "tokens": self.tokens, "accumulate": self.accumulate, "every": self.every}
@@ -74,8 +76,8 @@ class Train:
                 raise SettingError(f"train.{name} must be in [0, 1), not {part}.")
         if self.rate <= 0 or self.warmup < 0 or self.clip < 0 or self.decay < 0:
             raise SettingError("train.rate must be above 0; train.warmup, train.clip and train.decay at least 0.")
-        if self.last < 0 or self.patience < 0:
-            raise SettingError("train.last and train.patience must be at least 0.")
+        if self.last < 0 or self.patience < 0 or self.minutes < 0:
+            raise SettingError("train.last, train.patience and train.minutes must be at least 0.")
         for pattern, rate in self.rates.items():
             if rate < 0:
                 raise SettingError(f"train.rates: the rate of {pattern} must be at least 0, not {rate}.")

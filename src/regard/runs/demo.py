@@ -14,7 +14,7 @@ from regard.data.grammar import Pair, corpus
 from regard.model import Model, load, write_json
 from regard.runs.evaluating import evaluate
 from regard.runs.folder import RunFolder
-from regard.runs.progress import clock, own_command, tell
+from regard.runs.progress import Screen, clock, own_command, tell
 from regard.runs.training import train
 
 SENTENCE = "the cat danced"
@@ -33,7 +33,7 @@ def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console
     """Returns the share of test sentences that were translated exactly, in percent.
 
     A demo that was interrupted goes on; one that is finished is shown without training, unless `again`."""
-    console, folder, begun = console or Console(), Path(out), time.perf_counter()
+    console, folder, begun = console or Screen(), Path(out), time.perf_counter()
     times: dict[str, float] = {}
 
     def stage(name: str, title: str) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.config import override
 from regard.data.split import fingerprint
+from regard.decode.settings import told
 from regard.errors import RunError, SettingError
 from regard.model import load, read_identity
 from regard.runs.order import Sources
@@ -42,7 +42,7 @@ def evaluate(
             raise SettingError(f"{named} cannot be set here: evaluation takes decode.* and data.tokenized.")
     made = resolve(own.get("settings", {"decode": own.get("decode", {})}), said)
     model = load(folder, device=pick_device(device))
-    decode = override(model.identity.decode, said.get("decode", {}), "decode.")
+    decode = told(model.identity.decode, said.get("decode", {}))
     if data:
         samples = read_samples(model.task, data, columns or own.get("sources", {}).get("columns", {}), say)
     elif "sources" in own:

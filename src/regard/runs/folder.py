@@ -54,6 +54,9 @@ class RunFolder:
             raise RunError(f"{self.path}: there is a run already. Go on with it by --resume, or choose another --out.")
         if self.path.is_file():
             raise RunError(f"{self.path}: is a file. Choose another --out.")
+        above = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise RunError(f"{self.path}: cannot be made, because {above} may not be written. Choose another --out.")
         inside = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
         if inside - {LOCK} and not (LOCK in inside and inside <= BEGINNING):
             raise RunError(f"{self.path}: is not empty and is no run. Choose another --out.")

@@ -62,9 +62,10 @@ def _held_out(found: Reading, say: Say) -> list[Pair]:
 
 def prepare(order: Order, say: Say) -> Prepared:
     task, settings, sources = order.identity.task, order.settings, order.sources
-    files = Files(task, sources, settings.data.share, say)
+    own = validation_samples(task, sources, settings, say) if sources.valid else []
+    files = Files(task, sources, settings.data.share, say, own)
     found = files.read()
-    valid = validation_samples(task, sources, settings, say) if sources.valid else _held_out(found, say)
+    valid = own or _held_out(found, say)
     text, config = order.text, order.identity.config  # a folder's tokenizer and config belong together already
     if text is None:
         text = _make_text(files, found, settings, say)

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,9 +24,18 @@ GLANCE_SECONDS = 2.0
 """On a terminal the loss is refreshed at least this often."""
 
 
+class Screen(Console):
+    """A console that nobody need listen to: when a pipe is closed, what is said is lost, and the work goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with open(os.devnull, "w") as nowhere, suppress(OSError, ValueError):
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # or the interpreter would complain when it ends
+
+
 class Reporter:
     def __init__(self, steps: int, done: int, console: Console | None = None) -> None:
-        self.console = console or Console()
+        self.console = console or Screen()
         self.steps = steps
         self.last_line = time.monotonic()
         self.bar: Progress | None = None
@@ -60,10 +70,11 @@ class Reporter:
             self.last_line = time.monotonic()
             self.bar.update(self.line, loss=float(step.loss), rate=step.rate)
 
-    def trained(self, row: dict[str, Any], left: float) -> None:
+    def trained(self, row: dict[str, Any], left: float, due: bool = False) -> None:
+        """Without a terminal a line now and then, and one that is `due`."""
         if self.bar is not None:
             self.bar.update(self.line, loss=row["loss"], rate=row["rate"], speed=row["tokens_per_s"])
-        elif time.monotonic() - self.last_line > QUIET_SECONDS:
+        elif due or time.monotonic() - self.last_line > QUIET_SECONDS:
             self.last_line = time.monotonic()
             self.say(
                 f"step {row['step']:>7,}/{self.steps:,}  loss {row['loss']:7.4f}  rate {row['rate']:8.2e}  "

@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -20,7 +20,7 @@ from regard import __version__
 from regard.data.cache import forget, key_of, recall, remember
 from regard.data.entries import parallel
 from regard.data.pairs import Pair
-from regard.data.split import Fingerprint, Held
+from regard.data.split import Fingerprint, Held, fingerprint
 from regard.errors import DataError
 from regard.runs.order import Sources
 from regard.tasks import Task
@@ -47,6 +47,8 @@ class Reading:
     empty: int
     """rows with an empty side"""
     first_empty: tuple[str, int]
+    shared: int = 0
+    """pairs to train on whose source is also among the validation files"""
 
 
 @dataclass
@@ -58,8 +60,10 @@ class _Empties:
 class Files:
     """The training files of a run, read as often as needed and a pair at a time."""
 
-    def __init__(self, task: Task, sources: Sources, share: float, say: Say) -> None:
+    def __init__(self, task: Task, sources: Sources, share: float, say: Say, valid: Sequence[Pair] = ()) -> None:
+        """`valid`: the pairs of the validation files, where there are any."""
         self.task, self.sources, self.share, self.say = task, sources, share, say
+        self._valid = {task.key(pair) for pair in valid}
         self._paths = [path for entry in sources.data for path in parallel(entry) or (entry,)]
         for path in self._paths:
             if os.path.exists(path) and not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
@@ -81,6 +85,11 @@ class Files:
         if found.empty:
             path, line = found.first_empty
             self.say(f"  {found.empty:,} rows with an empty side are skipped, the first at {path}, line {line}")
+        if found.shared:
+            self.say(
+                f"  {found.shared:,} training pairs have a source that is also in the validation data: scores will be too good "
+                f"('regard check {self.task.name}' lists them)"
+            )
         return found
 
     def pairs(self, found: Reading, doing: str) -> Iterator[Pair]:
@@ -101,14 +110,15 @@ class Files:
         held, kept, empty = None, [], _Empties()
         if not self.sources.valid:
             held = Held(map(self.task.key, paced(self._all(), "pairs read", self.say)), self.share)
-        total, count = Fingerprint(), 0
+        total, count, shared = Fingerprint(), 0, 0
         for pair in paced(self._all(empty), "pairs read", self.say):
             if held is not None and self.task.key(pair) in held:
                 kept.append(pair)
                 continue
             count += 1
+            shared += self.task.key(pair) in self._valid
             total.add(self.task.texts((pair,)))
-        return Reading(count, str(total), tuple(kept), empty.count, empty.first)
+        return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared)
 
     def _all(self, empty: _Empties | None = None) -> Iterator[Pair]:
         for item in self.task.stream(self.sources.data, dict(self.sources.columns) or None):
@@ -122,7 +132,8 @@ class Files:
         """Content, and all that decides how it is parsed and divided; paths too, because places are named by them."""
         sums = [_sum(path) for path in self._paths]
         share = None if self.sources.valid else self.share
-        return key_of(_FORM, __version__, self.task.name, self.sources.data, self.sources.columns, share, sums)
+        known = fingerprint(sorted(self._valid))
+        return key_of(_FORM, __version__, self.task.name, self.sources.data, self.sources.columns, share, sums, known)
 
     def _stamp(self) -> list[tuple[int, int]]:
         with suppress(OSError):

@@ -60,7 +60,8 @@ class Trainer:
         self.best: dict[str, Any] = {}
         self.pending: list[float] = []
         self.done = self.stale = 0
-        self.saved, self.way, self.begun = -1, "", time.perf_counter()
+        self.saved, self.way = -1, ""
+        self.begun = self.saved_at = time.perf_counter()
 
     def begin(self) -> None:
         tokenizer = self.folder.path / "tokenizer.json"
@@ -76,7 +77,13 @@ class Trainer:
         old = self.folder.facts()
         for name, key in (("training", "fingerprint"), ("validation", "valid_fingerprint")):
             if old["found"][key] != self.prepared.facts[key]:
-                raise RunError(f"{self.folder.path}: the {name} data is not what the run was started with.")
+                count = {"training": "train", "validation": "valid"}[name]
+                before, now = old["found"][count], self.prepared.facts[count]
+                changed = f"{before:,} pairs then, {now:,} now" if before != now else f"{now:,} pairs, but others"
+                raise RunError(
+                    f"{self.folder.path}: the {name} data is not what the run was started with ({changed}). Put it back as it "
+                    f"was, or start a new run from this one: --model {shlex.quote(str(self.folder.path))} and another --out."
+                )
         saved, problems = newest_state(self.folder.checkpoints)
         for problem in problems:
             self._say(f"  {problem}")
@@ -109,6 +116,8 @@ class Trainer:
         self.window = Window(self._tokens, done, self.pending)
         if not self._over():
             self._steps(compute)
+        elif "scores" in self.folder.facts():  # nothing is left to do
+            return None
         if not self.world.first:
             return None
         if self.done > done:
@@ -155,7 +164,7 @@ class Trainer:
             self._check()
             if self.world.first:
                 self.folder.log(row)
-            reporter.trained(row, window.left(self.config.steps))
+            reporter.trained(row, window.left(self.config.steps), due=self._regular(step.number))
         if self._regular(step.number):
             self._check()
             with window.paused():
@@ -163,6 +172,10 @@ class Trainer:
                     self._validate(step.number, reporter)
                     self._save(step.number)
                 self.world.wait()
+        elif self.world.first and time.perf_counter() - self.saved_at > 60 * self.config.minutes:
+            with window.paused():
+                if int(self.watchman.first) < 0:  # as far as this process knows; the others are not asked for it
+                    self._save(step.number)
 
     def _stops(self) -> bool:
         """Signals leave by an exception, patience by itself."""
@@ -194,7 +207,7 @@ class Trainer:
         shown = dict(row)
         for name in ("sentences", "signature"):  # the same each time
             row.pop(name, None)
-        self.folder.log({**row, "seconds": time.perf_counter() - self.begun})
+        self.folder.log({**row, "elapsed": time.perf_counter() - self.begun})
         self.folder.draw(f"{self.task.name}: {self.folder.path.name}")
         reporter.validated(shown, better)
         samples = self.prepared.valid.samples

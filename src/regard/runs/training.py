@@ -20,7 +20,7 @@ from regard.nn.kernels import packed_kernel
 from regard.runs.folder import RunFolder
 from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
 from regard.runs.prepare import prepare
-from regard.runs.progress import quiet, tell
+from regard.runs.progress import Screen, quiet, tell
 from regard.runs.settings import gather
 from regard.runs.trainer import Trainer
 from regard.tasks import find_task
@@ -40,7 +40,7 @@ def train(
     asked = Asked(find_task(task), model, sources, gather(settings, config))
     folder, where = RunFolder(out), pick_device(device)
     first = asked_world().first
-    console = (console or Console()) if first else quiet()
+    console = (console or Screen()) if first else quiet()
     going_on = resume and folder.exists()
     if first and not going_on:
         _begin(folder, sources, resume, console)
