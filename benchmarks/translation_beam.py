@@ -20,29 +20,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from marian import CUDA, SIZE, peer_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import regard
 from regard.inputs.text import Text
 
-CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-SIZE = {"width": 512, "depth": 6, "heads": 8, "hidden": 2048, "vocabulary": 37_000} if CUDA else {
-    "width": 256, "depth": 3, "heads": 4, "hidden": 1024, "vocabulary": 8000}  # fmt: skip
 SOURCE, SAID, BATCHES = (32, 48, (1, 64)) if CUDA else (24, 32, (1, 32))
 BEAMS = 4
-
-
-def peer_model() -> Any:
-    from transformers import MarianConfig, MarianMTModel
-
-    torch.manual_seed(0)
-    return MarianMTModel(MarianConfig(
-        vocab_size=SIZE["vocabulary"], d_model=SIZE["width"], encoder_layers=SIZE["depth"], decoder_layers=SIZE["depth"],
-        encoder_attention_heads=SIZE["heads"], decoder_attention_heads=SIZE["heads"], encoder_ffn_dim=SIZE["hidden"],
-        decoder_ffn_dim=SIZE["hidden"], dropout=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
-        forced_eos_token_id=None, max_position_embeddings=512, attn_implementation="sdpa", activation_function="relu",
-    )).eval()  # fmt: skip
 
 
 Action = Callable[[int], int]
@@ -90,7 +76,7 @@ def ours() -> Action:
 
 
 def peer() -> Action:
-    model = peer_model().to(DEVICE, torch.bfloat16 if CUDA else torch.float32)
+    model = peer_model().eval().to(DEVICE, torch.bfloat16 if CUDA else torch.float32)
 
     def generate(batch: int) -> int:
         x = torch.randint(2, SIZE["vocabulary"], (batch, SOURCE), device=DEVICE)

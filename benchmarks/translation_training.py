@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from marian import CUDA, SIZE, peer_model
 
 from regard import build
 from regard.data.plan import Packs, Plan
@@ -32,7 +33,6 @@ from regard.learn.settings import Train
 from regard.learn.world import World
 from regard.tasks.translate import Encoded
 
-CUDA = torch.cuda.is_available()
 LONGEST, PAIRS = (64, 512) if CUDA else (24, 64)
 
 
@@ -66,10 +66,6 @@ class Clock:
         return statistics.median(times)
 
 
-SIZE = {"width": 512, "depth": 6, "heads": 8, "hidden": 2048, "vocabulary": 37_000} if CUDA else {
-    "width": 256, "depth": 3, "heads": 4, "hidden": 1024, "vocabulary": 8000}  # fmt: skip
-
-
 def work() -> float:
     """Matrix operations of one source and one target token, forward and backward: 6 for each weight that is used."""
     square, feed = SIZE["width"] ** 2, 2 * SIZE["width"] * SIZE["hidden"]
@@ -78,14 +74,7 @@ def work() -> float:
 
 
 def peer(clock: Clock, full: bool) -> dict[str, float]:
-    from transformers import MarianConfig, MarianMTModel
-
-    model = MarianMTModel(MarianConfig(
-        vocab_size=SIZE["vocabulary"], d_model=SIZE["width"], encoder_layers=SIZE["depth"], decoder_layers=SIZE["depth"],
-        encoder_attention_heads=SIZE["heads"], decoder_attention_heads=SIZE["heads"], encoder_ffn_dim=SIZE["hidden"],
-        decoder_ffn_dim=SIZE["hidden"], dropout=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
-        forced_eos_token_id=None, max_position_embeddings=512, attn_implementation="sdpa", activation_function="relu",
-    )).to(clock.device).train()  # fmt: skip
+    model = peer_model().to(clock.device).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     called = torch.compile(model) if CUDA else model  # on the CPU compiling did not pay
     lengths = torch.from_numpy(natural(PAIRS))

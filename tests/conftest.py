@@ -73,6 +73,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The present folder, under a name that is not a plain one."""
+    place = tmp_path / "my own dätä"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
 # -- a tiny translator
 
 TINY = (

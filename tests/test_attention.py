@@ -15,7 +15,7 @@ from oracle import grads, near, noise, noisy
 from regard.nn import kernels
 from regard.nn.attention import Attention, Dot, Recorder
 from regard.nn.memory import Fixed, Frozen, Growing, Memory
-from regard.nn.rules import Causal, Global, Packed, Real, Rule, Same, Window
+from regard.nn.rules import Causal, Global, Packed, Real, Rule, Same, Window, Written, dense
 from regard.waists import Offsets, Seen
 
 May = Callable[[int, int, int, int], bool]
@@ -377,3 +377,18 @@ def test_what_is_frozen_is_computed_once() -> None:
         )
         near(out, right[:, step : step + 1])
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_few_queries_of_a_step_are_mixed_as_the_plain_rule_says(rows: int, masked: bool) -> None:
+    q, k, v = noise(rows, H, 4, 8), noise(rows, H, 9, 8, seed=1), noise(rows, H, 9, 5, seed=2)
+    table = noise(rows, 4, 9, seed=3) > 0
+    table[..., 0] = True
+    rule = Written.out(table) if masked else None
+    right, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.3)
+    assert (
+        kernels.stepped(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, rule, 0.3) - right
+    ).abs().max() < 1e-12
+    if rule is not None:
+        assert torch.equal(dense(rule, rows, H, torch.arange(4), torch.arange(9)), table[:, None])

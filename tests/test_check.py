@@ -39,14 +39,6 @@ def many() -> Pairs:
     return list(sources.items())[:1500]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "my own dätä"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    return place
-
-
 def tsv(path: Path | str, pairs: Pairs) -> str:
     data = "".join(f"{source}\t{target}\n" for source, target in pairs).encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)

@@ -10,18 +10,11 @@ import pytest
 
 from regard.data.entries import expand
 from regard.data.pairs import Pair, read_pairs
-from regard.errors import DataError, RegardError, UnknownName
+from regard.errors import RegardError, UnknownName
 from regard.runs.order import listed
+from test_pairs import complaint, texts
 
 arrow = pytest.importorskip("pyarrow")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "my own data"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    return place
 
 
 def save(path: Path, columns: dict[str, Any], **options: Any) -> str:
@@ -29,16 +22,6 @@ def save(path: Path, columns: dict[str, Any], **options: Any) -> str:
 
     pyarrow.parquet.write_table(arrow.table(columns), path, **options)
     return str(path)
-
-
-def texts(*data: str, **columns: str) -> list[tuple[str, str]]:
-    return [(pair.source, pair.target) for pair in read_pairs(data, columns or None).pairs]
-
-
-def complaint(*data: str, kind: type[RegardError] = DataError, **columns: str) -> str:
-    with pytest.raises(kind) as caught:
-        read_pairs(data, columns or None)
-    return str(caught.value)
 
 
 # Parquet

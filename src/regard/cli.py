@@ -156,6 +156,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
     """Answer texts, lines of files, or standard input, in their order."""
+    from regard.data.files import chunked
     from regard.decode.settings import told
     from regard.model import load
     from regard.runs.settings import gather
@@ -168,7 +169,7 @@ def run(
     decode = told(model.identity.decode, said.get("decode", {}))
     alone = not inputs and sys.stdin.isatty()
     done = 0
-    for chunk in chunks(texts(inputs or []), 1 if alone else CHUNK):
+    for chunk in chunked(texts(inputs or []), 1 if alone else CHUNK):  # one at a time from a person
         answer_chunk(chunk, model.task.answer(model, chunk, decode, done), json)
         done += len(chunk)
 
@@ -304,18 +305,6 @@ def texts(inputs: Sequence[str]) -> Iterator[str]:
             yield from (line for _, line in lines(text))
         else:
             yield text
-
-
-def chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    """Many lines at a time from a file or a pipe; one at a time from a person."""
-    chunk: list[str] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def show(rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> None:

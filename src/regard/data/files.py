@@ -7,9 +7,13 @@ import os
 import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from regard.errors import DataError, suggest
+
+T = TypeVar("T")
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
@@ -48,6 +52,13 @@ def lines(path: str | Path, complain: Complain = refuse) -> Iterator[tuple[int, 
             yield from _decoded(path, gzip.GzipFile(fileobj=plain) if zipped else plain, zipped, complain)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
+
+
+def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """So many at a time, and what is left."""
+    rest = iter(items)
+    while chunk := list(islice(rest, size)):
+        yield chunk
 
 
 def existing(path: str | Path) -> Path:

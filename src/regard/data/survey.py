@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.entries import parallel
+from regard.data.files import chunked
 from regard.data.findings import SHOWN, Place, excerpt
 from regard.data.oddities import bare, oddities
 from regard.data.pairs import Pair, iterate_entry
@@ -87,7 +88,7 @@ class Survey:
         """Look at every row. `known` is the profile of other data, whose sides decide which way round is right."""
         for number, entry in enumerate(self.entries):
             own = Profile.empty()
-            for chunk in chunked(self._usable(entry, note=True)):
+            for chunk in chunked(self._usable(entry, note=True), CHUNK):
                 for pair in chunk:
                     self._look(number, pair)
                 own.learn([pair.source for pair in chunk], [pair.target for pair in chunk])
@@ -107,7 +108,7 @@ class Survey:
         found = np.zeros((len(self), 2))
         done = 0
         for number, entry in enumerate(self.entries):
-            for chunk in chunked(self._usable(entry)):
+            for chunk in chunked(self._usable(entry), CHUNK):
                 sides = [pair.source for pair in chunk], [pair.target for pair in chunk]
                 if self.turned[number]:
                     sides = sides[1], sides[0]
@@ -177,17 +178,6 @@ class Survey:
         texts = f"{pair.source}\0{pair.target}", pair.source, bare(pair.source)
         for kept, text in zip(self._hashes, texts, strict=True):
             kept.append(hashed(text))
-
-
-def chunked(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    chunk: list[Pair] = []
-    for pair in pairs:
-        chunk.append(pair)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def hashed(text: str) -> int:

@@ -80,7 +80,8 @@ def prune(folder: Path, step: int, keep: int, regular: Callable[[int], bool]) ->
     """Remove what is older than `step`, but for so many of the `regular` steps that there are `keep` with it."""
     # a later one can only be damaged: it was passed over, and must not count among those that are kept
     older = [number for number in _numbers(folder) if number < step]
-    kept = [number for number in older if regular(number)][-keep + regular(step) :] if keep > regular(step) else []
+    room = keep - regular(step)
+    kept = [number for number in older if regular(number)][-room:] if room > 0 else []
     if not kept and not regular(step) and keep > 1:
         kept = older[-1:]  # before the first regular one, too, there are two
     for number in older:

@@ -41,10 +41,17 @@ def _places(starts, document, block: tl.constexpr):
 
 
 @triton.jit
-def _tile(x, first, count, at, head, row_step, head_step, width: tl.constexpr):
-    columns = tl.arange(0, width)
-    places = x + (first + at)[:, None] * row_step + head * head_step + columns[None, :]
-    return places, (at < count)[:, None]
+def _load(x, first, count, at, head, row_step, head_step, width: tl.constexpr):
+    """The rows of a document, 0 where it has none."""
+    places = x + (first + at)[:, None] * row_step + head * head_step + tl.arange(0, width)[None, :]
+    return tl.load(places, mask=(at < count)[:, None], other=0.0)
+
+
+@triton.jit
+def _store(x, value, first, count, at, head, heads, width: tl.constexpr):
+    """Into a tensor (rows, heads, width) that lies together."""
+    places = x + (first + at)[:, None] * heads * width + head * width + tl.arange(0, width)[None, :]
+    tl.store(places, value.to(x.dtype.element_ty), mask=(at < count)[:, None])
 
 
 @triton.jit
@@ -54,12 +61,9 @@ def _forward(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_hea
     q_first, queries, rows = _places(q_starts, document, q_block)
     k_first, keys, columns = _places(k_starts, document, k_block)
     if queries > 0:
-        at, there = _tile(q, q_first, queries, rows, head, q_step, q_head, width)
-        query = tl.load(at, mask=there, other=0.0)
-        at, there = _tile(k, k_first, keys, columns, head, k_step, k_head, width)
-        key = tl.load(at, mask=there, other=0.0)
-        at, there = _tile(v, k_first, keys, columns, head, v_step, v_head, width)
-        value = tl.load(at, mask=there, other=0.0)
+        query = _load(q, q_first, queries, rows, head, q_step, q_head, width)
+        key = _load(k, k_first, keys, columns, head, k_step, k_head, width)
+        value = _load(v, k_first, keys, columns, head, v_step, v_head, width)
         scores = _scores(query, key, rows, columns, queries, keys, scale, causal)
         highest = tl.max(scores, 1)
         highest = tl.where(highest == float("-inf"), 0.0, highest)
@@ -67,8 +71,7 @@ def _forward(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_hea
         total = tl.sum(weights, 1)
         total = tl.where(total == 0.0, 1.0, total)  # a query that may look at nothing receives 0
         mixed = tl.dot((weights / total[:, None]).to(value.dtype), value)
-        at, there = _tile(out, q_first, queries, rows, head, heads * width, width, width)
-        tl.store(at, mixed.to(out.dtype.element_ty), mask=there)
+        _store(out, mixed, q_first, queries, rows, head, heads, width)
         tl.store(lse + head * length + q_first + rows, highest + tl.log(total), mask=rows < queries)
 
 
@@ -80,27 +83,19 @@ def _backward(q, k, v, out, lse, gradient, dq, dk, dv, q_starts, k_starts, lengt
     q_first, queries, rows = _places(q_starts, document, q_block)
     k_first, keys, columns = _places(k_starts, document, k_block)
     if queries + keys > 0:
-        at, there = _tile(q, q_first, queries, rows, head, q_step, q_head, width)
-        query = tl.load(at, mask=there, other=0.0)
-        at, there = _tile(k, k_first, keys, columns, head, k_step, k_head, width)
-        key = tl.load(at, mask=there, other=0.0)
-        at, there = _tile(v, k_first, keys, columns, head, v_step, v_head, width)
-        value = tl.load(at, mask=there, other=0.0)
-        at, there = _tile(out, q_first, queries, rows, head, heads * width, width, width)
-        mixed = tl.load(at, mask=there, other=0.0)
-        at, there = _tile(gradient, q_first, queries, rows, head, heads * width, width, width)
-        told = tl.load(at, mask=there, other=0.0)
+        query = _load(q, q_first, queries, rows, head, q_step, q_head, width)
+        key = _load(k, k_first, keys, columns, head, k_step, k_head, width)
+        value = _load(v, k_first, keys, columns, head, v_step, v_head, width)
+        mixed = _load(out, q_first, queries, rows, head, heads * width, width, width)
+        told = _load(gradient, q_first, queries, rows, head, heads * width, width, width)
         norm = tl.load(lse + head * length + q_first + rows, mask=rows < queries, other=0.0)
         scores = _scores(query, key, rows, columns, queries, keys, scale, causal)
         weights = tl.exp(scores - norm[:, None])
         own = tl.sum(mixed.to(tl.float32) * told.to(tl.float32), 1)
         d_scores = (weights * (tl.dot(told, tl.trans(value)) - own[:, None]) * scale).to(query.dtype)
-        at, there = _tile(dq, q_first, queries, rows, head, heads * width, width, width)
-        tl.store(at, tl.dot(d_scores, key).to(dq.dtype.element_ty), mask=there)
-        at, there = _tile(dk, k_first, keys, columns, head, heads * width, width, width)
-        tl.store(at, tl.dot(tl.trans(d_scores), query).to(dk.dtype.element_ty), mask=there)
-        at, there = _tile(dv, k_first, keys, columns, head, heads * width, width, width)
-        tl.store(at, tl.dot(tl.trans(weights.to(told.dtype)), told).to(dv.dtype.element_ty), mask=there)
+        _store(dq, tl.dot(d_scores, key), q_first, queries, rows, head, heads, width)
+        _store(dk, tl.dot(tl.trans(d_scores), query), k_first, keys, columns, head, heads, width)
+        _store(dv, tl.dot(tl.trans(weights.to(told.dtype)), told), k_first, keys, columns, head, heads, width)
 
 
 def _on(x: Tensor) -> AbstractContextManager[Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import tokenizers
 
 from regard.data.cache import key_of, recall, remember, stored
+from regard.data.files import chunked
 from regard.data.pairs import Pair
 from regard.data.split import fingerprint
 from regard.data.store import VERSION, Writer
@@ -150,8 +151,7 @@ def _tokens(files: Files, found: Reading, text: Text, config: Any, limit: Limit,
 def _encode(files: Files, found: Reading, text: Text, config: Any, limit: Limit, writer: Writer) -> dict[str, Any]:
     """Fill the store; returns how many pairs were too long, and the number of the first."""
     done = skipped = first = 0
-    pairs = files.pairs(found, "encoded")
-    while part := list(islice(pairs, CHUNK)):
+    for part in chunked(files.pairs(found, "encoded"), CHUNK):
         encoded = files.task.encode(part, text, config, limit.longest)
         if encoded.too_long and not skipped:
             first = done + next(at for at, pair in enumerate(part) if pair is encoded.too_long[0])
