@@ -30,7 +30,7 @@ Kernel = Literal["plain", "stepped", "sdpa", "widened", "varlen", "short"]
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Not cuDNN's: it builds a plan for every new shape (half a second a step on natural lengths, seen on an H200)."""
 
-SHORT_ROW, MIDDLE_ROW = 48, 384
+SHORT_ROW, MIDDLE_ROW = 128, 384
 """bfloat16 on CPUs: up to SHORT_ROW keys plain products are fastest, up to MIDDLE_ROW the fused kernel in float32 (two
 times faster than in bfloat16 at 128 keys), beyond that the fused kernel as it is: benchmarks/short_rows.py."""
 
