@@ -49,8 +49,26 @@ class Batch:
     types: Tensor | None = None
     where: Tensor | None = None
     """positions of x when they are not 0, 1, 2, …"""
+    documents: Tensor | None = None
+    """(B, L) the number of the document that each position of x belongs to, where a row holds several"""
     offsets: Offsets | None = None
     target_offsets: Offsets | None = None
+
+    @property
+    def prompt(self) -> Tensor:
+        """(B, P) what generation goes on from: the decoder's side, or x where there is one side only."""
+        return self.x if self.target is None else self.target
+
+    @property
+    def prompt_lengths(self) -> Tensor | None:
+        """(B,) how much of each row of the prompt is real, from its beginning; None: all of it."""
+        mask = self.mask if self.target is None else self.target_mask
+        return mask if mask is None or mask.ndim == 1 else mask.sum(1)
+
+    def last(self) -> Tensor:
+        """(B,) the last real token of each prompt."""
+        lengths = self.prompt_lengths
+        return self.prompt[:, -1] if lengths is None else self.prompt.gather(1, lengths[:, None] - 1)[:, 0]
 
     def rows(self, chosen: Tensor) -> Batch:
         """These rows, in this order; not of a packed batch."""
