@@ -1,0 +1,139 @@
+"""Rows of any columns: from tables, from JSON and from Parquet, by one reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.data.rows import Row, iterate_rows
+from regard.errors import DataError, RegardError, UnknownName
+
+LABELLED = ("text", "label")
+
+
+def write(path: str, content: str) -> str:
+    data = content.encode()
+    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
+    return path
+
+
+def rows(path: str, names: tuple[str, ...] = LABELLED, columns: dict[str, str] | None = None, **more: Any) -> list[Row]:
+    return list(iterate_rows(path, names, columns, **more))
+
+
+def complaint(path: str, *given: Any, kind: type[RegardError] = DataError, **more: Any) -> str:
+    with pytest.raises(kind) as caught:
+        rows(path, *given, **more)
+    return str(caught.value)
+
+
+def test_columns_are_found_by_header_by_choice_or_by_order(folder: Path) -> None:
+    wanted = [(2, {"text": " a b ", "label": "x"}), (3, {"text": "c", "label": "y"})]
+    assert rows(write("a.tsv", "Label\tid\tTEXT\nx\t1\t a b \ny\t2\tc\n")) == wanted
+    assert (
+        rows(write("a.csv.gz", "sentence,kind\n a b ,x\nc,y\n"), columns={"text": "sentence", "label": "kind"})
+        == wanted
+    )
+    assert rows(write("b.txt", "c\ty\n")) == [(1, {"text": "c", "label": "y"})]
+    assert rows(write("c.tsv", "y\tc\t5\n"), columns={"text": "1", "label": "0"}) == [(1, {"text": "c", "label": "y"})]
+    three = complaint(write("d.tsv", "a\tb\tc\n"))
+    assert (
+        "3 columns were found, and 2 are wanted. Say which to use: --columns text=NAME label=NAME, of: a, b, c" in three
+    )
+    assert "position from 0: --columns text=0 label=1." in three and "SRC:TGT" not in complaint(write("e.tsv", "a\n"))
+
+
+def test_one_column_needs_a_name(folder: Path) -> None:
+    assert rows(write("a.csv", "text\none\n"), ("text",)) == [(2, {"text": "one"})]
+    path = write("b.csv", "one\ntwo\n")
+    said = complaint(path, ("text",))
+    assert said.startswith(f"{path}, line 1: no column is named 'text'.") and "--columns text=0." in said
+    assert rows(path, ("text",), {"text": "0"}) == [(1, {"text": "one"}), (2, {"text": "two"})]
+
+
+def test_a_header_that_nobody_asked_for_is_refused(folder: Path) -> None:
+    path = write("a.tsv", "sentence\tlabel\n" + "a fine day\t1\n" * 9)
+    said = complaint(path)
+    assert "the first row (sentence, label) looks like a header. Say --columns text=sentence label=label, or" in said
+    assert len(rows(path, columns={"text": "sentence"})) == 9
+
+
+def test_optional_columns_are_there_or_not(folder: Path) -> None:
+    header = write("a.tsv", "text\tsecond\tlabel\na\tb\tc\n")
+    objects = write("a.jsonl", '{"text": "a", "label": "c"}\n{"text": "a", "second": "b", "label": "c"}\n')
+    assert rows(header, optional=("second", "third")) == [(2, {"text": "a", "label": "c", "second": "b"})]
+    assert [row.get("second") for _, row in rows(objects, optional=("second",))] == [None, "b"]
+    assert rows(write("b.tsv", "a\tc\n"), optional=("second",)) == [(1, {"text": "a", "label": "c"})]
+    for path in (header, objects):  # one that was chosen must be there
+        said = complaint(path, LABELLED, {"second": "secnd"}, optional=("second",), kind=UnknownName)
+        assert "unknown column 'secnd'" in said
+    assert "Did you mean 'second'?" in complaint(
+        header, LABELLED, {"secnd": "b"}, optional=("second",), kind=UnknownName
+    )
+
+
+def test_lists_and_numbers_pass_where_they_are_meant(folder: Path) -> None:
+    row = {"text": "a", "choices": ["b", "c"], "answer": 1}
+    path = write("a.jsonl", json.dumps(row) + "\n" + json.dumps({**row, "answer": True, "choices": "b|c"}))
+    names = ("text", "choices", "answer")
+    assert [row["answer"] for _, row in rows(path, names, numbers=("answer",))] == ["1", "true"]
+    assert [row["choices"] for _, row in rows(path, names, numbers=("answer",))] == [["b", "c"], "b|c"]
+    assert "'answer' is not text but 1." in complaint(path, names)
+    assert "'choices' is not text but 5." in complaint(write("b.jsonl", '{"choices": ["a", 5]}'), ("choices",))
+    assert "'text' is not text but [" in complaint(write("c.jsonl", '{"text": ["a"]}'), ("text",))
+
+
+def test_parquet_has_lists_numbers_and_optional_columns_too(folder: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    table = arrow.table(
+        {"text": ["a", None], "choices": [["b", None], None], "label": [1, None], "good": [True, False]}
+    )
+    pyarrow.parquet.write_table(table, "a.parquet")
+    names, numbers = ("text", "choices"), ("label", "good")
+    assert rows("a.parquet", names, optional=("label", "good", "other"), numbers=numbers) == [
+        (1, {"text": "a", "choices": ["b", ""], "label": "1", "good": "true"}),
+        (2, {"text": "", "choices": "", "label": "", "good": "false"}),
+    ]
+    assert "the column 'label' holds int64, not text" in complaint("a.parquet", LABELLED)
+    assert rows("a.parquet", ("words",), {"words": "text"})[0] == (1, {"words": "a"})
+    assert rows("a.parquet", ("document",))[0] == (1, {"document": "a"})  # the only column of text
+
+
+def test_long_rows_of_parquet_are_read_few_at_a_time(folder: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import tracemalloc
+
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(arrow.table({"text": [f"{n:07}" * 150_000 for n in range(100)]}), "a.parquet")
+    tracemalloc.start()
+    found = [row["text"][:7] for _, row in iterate_rows("a.parquet", ("text",))]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [f"{n:07}" for n in range(100)] and most < 60e6  # of 105 MB
+
+
+def test_a_field_of_a_table_may_be_a_book(folder: Path) -> None:
+    book = "It was, they say, a dark night.\n" * 10_000
+    path = write("a.csv", f'text\n"{book}"\n')
+    assert rows(path, ("text",)) == [(2, {"text": book})]
+
+
+def test_rows_that_are_complained_of_are_left_out(folder: Path) -> None:
+    heard: list[str] = []
+    Path("a.tsv").write_bytes(b"text\tlabel\na\tb\nc\n\xff\td\n\ne\tf\n")
+    found = rows("a.tsv", complain=lambda kind, error: heard.append(f"{kind} {error.line}"))
+    assert found == [(2, {"text": "a", "label": "b"}), (5, {"text": "", "label": ""}), (6, {"text": "e", "label": "f"})]
+    assert heard == ["format 3", "encoding 4"]
+
+
+def test_a_missing_file_is_seen_at_once(folder: Path) -> None:
+    write("train.tsv", "a\tb\n")
+    with pytest.raises(DataError, match=r"there is no such file. Did you mean 'train\.tsv'"):
+        iterate_rows("trian.tsv", LABELLED)
