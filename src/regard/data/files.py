@@ -1,15 +1,17 @@
-"""Text files as numbered lines: plain or gzipped, in strict UTF-8, with an error that names the first wrong byte."""
+"""Text files as numbered lines or in blocks: plain or gzipped, strict UTF-8, with an error that names the first wrong byte."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar, cast
 
 from regard.errors import DataError, suggest
 
@@ -18,6 +20,10 @@ T = TypeVar("T")
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error)
+
+BLOCK = 1 << 18
+"""bytes that are decoded together"""
 
 _KINDS = {
     b"PK\x03\x04": "a zip archive (as .xlsx, .docx and .npz are)",
@@ -46,12 +52,36 @@ def lines(path: str | Path, complain: Complain = refuse) -> Iterator[tuple[int, 
     sentences and would shift one of two parallel files against the other.
     """
     path = existing(path)
-    try:
-        with open(path, "rb") as plain:
-            zipped = plain.peek(2)[:2] == _GZIP
-            yield from _decoded(path, gzip.GzipFile(fileobj=plain) if zipped else plain, zipped, complain)
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
+    with _opened(path) as (stream, zipped):
+        yield from _decoded(path, stream, zipped, complain)
+
+
+def blocks(path: str | Path, complain: Complain = refuse) -> Iterator[tuple[int, str]]:
+    r"""The whole text in blocks, each with the number of the line that it begins in; nothing of a file that is empty.
+
+    Blocks end where a line does, unless a line is longer than one: no file and no line is too large. \r\n becomes \n, and
+    a mark at the start is left out. Of a line that is complained of, where `complain` does not raise, the end stays.
+    """
+    path = existing(path)
+    with _opened(path) as (stream, zipped):
+        number, offset, kept = 1, 0, b""
+        while True:
+            try:
+                read = stream.read(BLOCK)
+            except _DAMAGES as error:
+                raise _damaged(path, number + kept.count(b"\n"), error) from error
+            raw = kept + read
+            if not offset:
+                _refuse_binary(path, raw, zipped)
+                if raw.startswith(_BOM):
+                    offset, raw = len(_BOM), raw[len(_BOM) :]
+            end = _whole(raw) if read else len(raw)
+            raw, kept = raw[:end], raw[end:]
+            if raw:
+                yield number, _block(path, raw, number, offset, zipped, complain)
+            number, offset = number + raw.count(b"\n"), offset + len(raw)
+            if not read:
+                return
 
 
 def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -97,6 +127,17 @@ def _names(folder: Path) -> list[str]:
         raise DataError("is a folder that may not be read.", folder) from error
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
+    """The bytes of the text, and whether they were zipped."""
+    try:
+        with open(path, "rb") as plain:
+            zipped = plain.peek(2)[:2] == _GZIP
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if zipped else plain, zipped
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
+
+
 def _decoded(path: Path, stream: Iterable[bytes], zipped: bool, complain: Complain) -> Iterator[tuple[int, str]]:
     """Decode line by line, so that a wrong byte is found at its line and its offset."""
     offset = 0
@@ -105,19 +146,53 @@ def _decoded(path: Path, stream: Iterable[bytes], zipped: bool, complain: Compla
             _refuse_binary(path, raw, zipped)
             if raw.startswith(_BOM):
                 offset, raw = len(_BOM), raw[len(_BOM) :]
-        if b"\0" in raw:
-            advice = f"If it is UTF-16 or UTF-32, convert it, as in: {_iconv(path, zipped, 'UTF-16')}"
-            complain("encoding", DataError("is not text: it holds NUL bytes.", path, number, advice))
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            place = f"byte offset {offset + error.start}{' of the unzipped text' if zipped else ''}"
-            problem = f"is not UTF-8: byte 0x{raw[error.start]:02x} at {place}."
-            advice = f"Convert it from the encoding that it has, as in: {_iconv(path, zipped, 'WINDOWS-1252')}"
-            complain("encoding", DataError(problem, path, number, advice))
-            text = raw.decode("utf-8", "replace")
+        text = _line(path, raw, number, offset, zipped, complain)
         offset += len(raw)
         yield number, text.removesuffix("\r\n").removesuffix("\n")
+
+
+def _line(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: Complain) -> str:
+    if b"\0" in raw:
+        advice = f"If it is UTF-16 or UTF-32, convert it, as in: {_iconv(path, zipped, 'UTF-16')}"
+        complain("encoding", DataError("is not text: it holds NUL bytes.", path, number, advice))
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = f"byte offset {offset + error.start}{' of the unzipped text' if zipped else ''}"
+        problem = f"is not UTF-8: byte 0x{raw[error.start]:02x} at {place}."
+        advice = f"Convert it from the encoding that it has, as in: {_iconv(path, zipped, 'WINDOWS-1252')}"
+        complain("encoding", DataError(problem, path, number, advice))
+        return raw.decode("utf-8", "replace")
+
+
+def _block(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: Complain) -> str:
+    if b"\0" not in raw:
+        with suppress(UnicodeDecodeError):
+            return raw.decode("utf-8").replace("\r\n", "\n")
+    spoilt, found = [], []
+
+    def hear(kind: str, error: DataError) -> None:
+        spoilt.append(kind)
+        complain(kind, error)
+
+    for count, line in enumerate(io.BytesIO(raw)):  # only some line of it is wrong
+        text = _line(path, line, number + count, offset, zipped, hear)
+        offset += len(line)
+        found.append(text.replace("\r\n", "\n") if not spoilt else "\n" if text.endswith("\n") else "")
+        spoilt.clear()
+    return "".join(found)
+
+
+def _whole(raw: bytes) -> int:
+    """Where the last whole line ends; where there is none, the last whole character that cannot be half of a line end."""
+    if end := raw.rfind(b"\n") + 1:
+        return end
+    end = len(raw) - raw.endswith(b"\r")
+    for back in range(1, min(4, len(raw) + 1)):
+        if raw[-back] & 0xC0 != 0x80:  # the first byte of a character says how many belong to it
+            size = 1 + (raw[-back] >= 0xC0) + (raw[-back] >= 0xE0) + (raw[-back] >= 0xF0)
+            return end if size <= back else len(raw) - back
+    return end
 
 
 def _raw_lines(path: Path, stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -128,11 +203,14 @@ def _raw_lines(path: Path, stream: Iterable[bytes]) -> Iterator[tuple[int, bytes
                 yield number, raw
             else:
                 number = 0  # a file that holds a mark and nothing else is an empty one
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        advice = "Copy or download it again; gzip -t tests it."
-        raise DataError(f"is a damaged gzip file ({error}).", path, number + 1, advice) from error
+    except _DAMAGES as error:
+        raise _damaged(path, number + 1, error) from error
     if not number:
         raise DataError("is empty.", path)
+
+
+def _damaged(path: Path, line: int, error: Exception) -> DataError:
+    return DataError(f"is a damaged gzip file ({error}).", path, line, "Copy or download it again; gzip -t tests it.")
 
 
 def _refuse_binary(path: Path, first: bytes, zipped: bool) -> None:
