@@ -31,7 +31,7 @@ from regard.learn.loop import loop, numbers
 from regard.learn.optimiser import make_optimiser
 from regard.learn.settings import Train
 from regard.learn.world import World
-from regard.tasks.translate import Encoded
+from regard.tasks.task import Encoded, Terms
 
 LONGEST, PAIRS = (64, 512) if CUDA else (24, 64)
 
@@ -104,14 +104,14 @@ def ours(clock: Clock, way: Way, share: float = 1.0) -> dict[str, float]:
     draw = np.random.default_rng(0)
     rows = [draw.integers(3, SIZE["vocabulary"], length, dtype=np.int32) for length in lengths]
     targets = [np.concatenate([[1], row]) for row in rows]
-    encoded = Encoded([], rows, targets, [])  # fmt: skip
+    encoded = Encoded([], {"source": rows, "target": targets}, [])  # fmt: skip
     model = build("transformer-base", decoder_depth=SIZE["depth"], dropout=0.0, **SIZE).to(clock.device)
     settings = Train(
         steps=10**6, tokens=int(share * 2 * natural(PAIRS).sum()), smoothing=0.0, clip=1.0, precision="bfloat16"
     )
     kind: Any = Packs if clock.device == "cuda" else Plan
     plan = kind(encoded.lengths(), settings.tokens, 1)
-    compute = Compute(Loss(model, model.task, 0.0), settings, torch.device(clock.device), World(), kind is Packs)
+    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(clock.device), World(), kind is Packs)
     compute.choose(way)
     shape = getattr(plan, "shape", None)
 

@@ -12,6 +12,7 @@ from regard.learn import compute as ways
 from regard.learn.compute import TIMED, WARM, Chooser, Compute, Loss
 from regard.learn.settings import Train
 from regard.learn.world import World
+from regard.tasks.task import Terms
 from regard.tasks.translate import Translate
 from tiny import TINY, collate, tiny
 
@@ -84,7 +85,7 @@ def test_a_way_that_fails_is_said_and_the_step_is_computed_plainly(monkeypatch: 
     settings = Train(precision="float32", compile="on")
 
     def gradients(fails: bool) -> tuple[list[torch.Tensor], list[str]]:
-        compute = Compute(Loss(model, Translate(), 0.1), settings, torch.device("cpu"), World(), steady=True)
+        compute = Compute(Loss(model, Translate(), Terms(0.1)), settings, torch.device("cpu"), World(), steady=True)
         said: list[str] = []
         if fails:
             monkeypatch.setattr(torch, "compile", lambda module, **_: broken)
@@ -121,6 +122,6 @@ def test_a_compiler_that_fails_is_tried_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
     model = tiny("transformer")
-    compute = Compute(Loss(model, Translate(), 0.0), Train(), torch.device("cpu"), World(), steady=True)
+    compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=True)
     compute.run = ways.Recorded(compute)
     compute.clear()

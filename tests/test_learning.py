@@ -23,6 +23,7 @@ from regard.learn.optimiser import freeze, make_optimiser, set_rate
 from regard.learn.settings import Train
 from regard.runs.settings import gather, resolve
 from regard.runs.trainer import Trainer
+from regard.tasks.task import Sums
 from regard.tasks.translate import Translate
 from tiny import tiny
 
@@ -37,7 +38,7 @@ def ranked(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
         scores, answers = real(*args)
         return {**scores, "bleu": 1.0}, answers
 
-    monkeypatch.setattr("regard.runs.trainer.validation_loss", lambda *_: next(found))
+    monkeypatch.setattr("regard.runs.trainer.validation_sums", lambda *_: Sums(next(found, 0.0), 1.0))
     monkeypatch.setattr(Translate, "score", score)
 
 
@@ -319,7 +320,7 @@ def test_a_finished_run_is_not_scored_again(whole: Path, tmp_path: Path) -> None
 
 def test_validation_data_that_is_trained_on_is_told(few: Path, tmp_path: Path) -> None:
     said = train_tiny(few, tmp_path / "run", *TWELVE, "train.steps=1", valid=str(few))
-    assert "40 training pairs have a source that is also in the validation data" in said
+    assert "40 training pairs are also in the validation data" in said
 
 
 def test_a_closed_pipe_loses_the_words_and_not_the_run(few: Path, tmp_path: Path) -> None:

@@ -184,8 +184,8 @@ def test_one_packed_side_is_refused(rows: int = 4) -> None:
     model, task = tiny("transformer"), TASKS["translate"]
     samples = [np.array([3, 4, 2])] * rows
     shape = Shape((64, 64), (64, 64), 8)
-    from regard.tasks.translate import Encoded
+    from regard.tasks.task import Encoded
 
-    packed = task.collate(Encoded([], samples, samples, []), range(rows), model.config, shape=shape)
+    packed = task.collate(Encoded([], {"source": samples, "target": samples}, []), range(rows), model.config, shape=shape)
     with pytest.raises(ValueError, match="packed on both sides"):
         model.body(Batch(packed.x, target=packed.target, offsets=packed.offsets))

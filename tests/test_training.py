@@ -40,6 +40,7 @@ from regard.learn.optimiser import Average, make_optimiser, rate_at, swapped
 from regard.learn.settings import Train
 from regard.learn.world import World
 from regard.systems.transformer import PRESETS, Config
+from regard.tasks.task import Terms
 from regard.tasks.translate import Translate
 from regard.waists import IGNORE, Batch
 
@@ -303,7 +304,7 @@ def grain(number: int) -> Batch:
 
 def steps(model: regard.Model, settings: Train, **more: Any) -> list[Step]:
     optimiser = torch.optim.SGD(model.parameters())
-    compute = Compute(Loss(model, Translate(), 0.0), settings, model.device, World(), steady=False)
+    compute = Compute(Loss(model, Translate(), Terms()), settings, model.device, World(), steady=False)
     grains = map(grain, numbers(more.get("done", 0), settings, World()))
     return list(loop(model, compute, grains, optimiser, settings, **more))
 

@@ -91,7 +91,7 @@ def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packe
     encoded = model.task.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
     chosen = range(len(samples)) if rows is None else rows
     # a row with room to spare: what fills it up must change nothing
-    shape = Packs(encoded.lengths(), 1024, 0).shape if packed else None
+    shape = Packs(model.task.lengths(encoded), 1024, 0).shape if packed else None
     return model.task.collate(encoded, chosen, model.config, shape)
 
 

@@ -153,6 +153,7 @@ def run(
     ] = None,
     assigned: Assigned = None,
     device: Device = "auto",
+    choices: Annotated[str | None, typer.Option("--choices", help='"a|b|c": which of these follows best?')] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
     """Answer texts, lines of files, or standard input, in their order."""
@@ -167,11 +168,30 @@ def run(
     if said.keys() - {"decode"}:
         raise RegardError(f"'regard run' takes settings of decode only, not of {', '.join(said.keys() - {'decode'})}.")
     decode = told(model.identity.decode, said.get("decode", {}))
+    if choices is not None:
+        for text in texts(inputs or []):
+            chosen(model.choose(text, choices.split("|")), text, json)
+        return
     alone = not inputs and sys.stdin.isatty()
+    if not json and sys.stdout.isatty() and model.task.streams(decode) and (alone or len(inputs or []) == 1):
+        for text in texts(inputs or []):
+            print(text, end="", flush=True)
+            for part in model.task.stream_answer(model, text, decode):
+                print(part, end="", flush=True)
+            print(flush=True)
+        return
     done = 0
     for chunk in chunked(texts(inputs or []), 1 if alone else CHUNK):  # one at a time from a person
         answer_chunk(chunk, model.task.answer(model, chunk, decode, done), json)
         done += len(chunk)
+
+
+def chosen(answer: Answer, text: str, json: bool) -> None:
+    if json:
+        print(as_json({"input": text, "value": answer.value, "scores": answer.scores, **answer.extra}), flush=True)
+        return
+    for option in answer.extra["choices"]:
+        print(f"{option['probability']:7.4f}  {option['value']}", flush=True)
 
 
 def answer_chunk(chunk: list[str], answers: list[Answer], json: bool) -> None:

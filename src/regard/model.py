@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -40,6 +40,8 @@ class Identity:
     decode: Decode = field(default_factory=Decode)
     source: str = ""
     """the preset or folder it came from"""
+    labels: tuple[str, ...] = ()
+    """the classes that its head tells apart, where it has one"""
 
 
 class Model(nn.Module):
@@ -47,6 +49,7 @@ class Model(nn.Module):
         super().__init__()
         self.body: Any = body
         self.identity, self.text = identity, text
+        self.head: Any = identity.task.head(identity.config, identity.labels)
 
     @property
     def config(self) -> Any:
@@ -96,9 +99,40 @@ class Model(nn.Module):
                 self.train()
         return answers[0] if single else answers
 
+    def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
+        """The answer as it is made, in parts that break no character; joined they are what `answer` would say."""
+        training = self.training
+        self.eval()
+        try:
+            yield from self.task.stream_answer(self, prompt, told(self.identity.decode, settings))
+        finally:
+            self.train(training)
+
+    def choose(self, prompt: str, choices: Sequence[str]) -> Answer:
+        """Which of some texts follows best, and with what probability among them."""
+        training = self.training
+        self.eval()
+        try:
+            return self.task.choose(self, prompt, choices)
+        finally:
+            self.train(training)
+
     def explain(self, source: str, target: str | None = None) -> Explanation:
         """What each layer and head looked at when it answered `source` (or was given `target`)."""
         return explain(self, source, target)
+
+    def weights(self) -> dict[str, Tensor]:
+        """All that is learnt, by the names of the body's parts, and `head.` before those of the head."""
+        head = {} if self.head is None else {f"head.{name}": value for name, value in self.head.state_dict().items()}
+        return {**self.body.state_dict(), **head}
+
+    def put(self, weights: Mapping[str, Tensor], assign: bool = False) -> None:
+        """The same back; with `assign` these tensors themselves, not their values."""
+        head = {name.removeprefix("head."): value for name, value in weights.items() if name.startswith("head.")}
+        body = {name: value for name, value in weights.items() if not name.startswith("head.")}
+        self.body.load_state_dict(body, strict=True, assign=assign)
+        if self.head is not None:
+            self.head.load_state_dict(head, strict=True, assign=assign)
 
     def blocks(self) -> list[nn.Module]:
         """The repeated units, for checkpointing, sharding and regional compilation."""
@@ -117,10 +151,11 @@ class Model(nn.Module):
         folder = Path(folder)
         if self.identity.system.unsayable(self.config):  # such a variant is kept under our own names
             config = {"model_type": "regard", "system": self.identity.system.name}
-            _write(self, folder, config, dict(self.body.state_dict()))
+            _write(self, folder, config, self.weights())
         else:
             save(self, folder, layout="huggingface")
-        own = {"system": self.identity.system.name, "task": self.task.name, "model": as_dict(self.config)}
+        own: dict[str, Any] = {"system": self.identity.system.name, "task": self.task.name}
+        own |= {"model": as_dict(self.config), "labels": list(self.identity.labels)}
         write_json(folder / OWN_FILE, {**own, "decode": as_dict(self.identity.decode), **(facts or {})})
         return folder
 
@@ -135,7 +170,7 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
     system, preset = find_preset(name)
     config = override(preset.config, changes, "model.")
     chosen = find_task(task or system.tasks[0])
-    decode = from_dict(Decode, preset.recipe.get("decode", {}), "decode.")
+    decode = from_dict(Decode, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
     return assemble(Identity(system, config, chosen, decode, name), device=device)
 
 
@@ -143,8 +178,7 @@ def assemble(identity: Identity, text: Text | None = None, device: str | torch.d
     if identity.task.name not in identity.system.tasks:
         raise UnknownName(f"task for {identity.system.name}", identity.task.name, identity.system.tasks)
     with torch.device(device):
-        body = identity.system.build(identity.config)
-    return Model(body, identity, text)
+        return Model(identity.system.build(identity.config), identity, text)
 
 
 def load(
@@ -166,20 +200,19 @@ def load(
         config = from_dict(system.config, system.published.read(published), "model.")
     if not ours:
         config, tensors = system.adapt(config, tensors)
-    identity = Identity(
-        system, config, find_task(task or own.get("task", system.tasks[0])),
-        from_dict(Decode, own.get("decode", {}), "decode."), str(folder),
-    )  # fmt: skip
-    text = Text.load(folder) if (folder / "tokenizer.json").exists() else None
+    decode = from_dict(Decode, own.get("decode", {}), "decode.")
+    chosen = find_task(task or own.get("task", system.tasks[0]))
+    identity = Identity(system, config, chosen, decode, str(folder), tuple(own.get("labels", ())))
+    text = Text.load(folder) if Text.exists(folder) else None
     model = assemble(identity, text, device="meta")
-    wanted = {name: tensor.shape for name, tensor in model.body.state_dict().items()}
+    wanted = {name: tensor.shape for name, tensor in model.weights().items()}
     if not ours:
         tensors, _ = system.names.read(tensors, wanted)
-    _fill(model.body, tensors, wanted, folder)
+    _fill(model, tensors, wanted, folder)
     return model.to(device=device, dtype=dtype).eval()
 
 
-def _fill(body: nn.Module, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
+def _fill(model: Model, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
     missing, strange = [n for n in wanted if n not in tensors], [n for n in tensors if n not in wanted]
     if missing or strange:
         raise misfit(missing, strange)
@@ -191,8 +224,8 @@ def _fill(body: nn.Module, tensors: dict[str, Tensor], wanted: dict[str, torch.S
         if not tensors[name].is_floating_point():
             raise WeightsError(f"{folder}: {name} holds {tensors[name].dtype}, not numbers to compute with.")
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
-    body.load_state_dict({name: tensor.to(widest) for name, tensor in tensors.items()}, strict=True, assign=True)
-    for parameter in body.parameters():
+    model.put({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
+    for parameter in model.parameters():
         parameter.requires_grad_(True)
 
 
@@ -234,7 +267,7 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     reason = system.unsayable(config)
     if reason:
         raise WeightsError(reason)
-    tensors = system.dress(config, system.names.write(model.body.state_dict()))
+    tensors = system.dress(config, system.names.write(model.weights()))
     _write(model, Path(folder), system.published.write(as_dict(config)), tensors)
     return Path(folder)
 

@@ -13,8 +13,25 @@ from regard.errors import DataError, SettingError
 Indices = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Shape:
+    """The one shape that every grain of packed rows has."""
+
+    rooms: tuple[int, ...]
+    """positions of the row, on each side"""
+    longest: tuple[int, ...]
+    """of a document, on each side, rounded up"""
+    documents: int
+    """in a row, those that only fill it up included"""
+
+
 class Epochs:
     """Samples in grains that fit a budget of tokens, epoch after epoch; how they are grouped is the subclass's affair."""
+
+    steady = False
+    """whether all grains have one shape, so that compiled or captured code sees one"""
+    shape: Shape | None = None
+    """of packed rows"""
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         sides = np.asarray(lengths, dtype=np.int64)
@@ -132,24 +149,15 @@ class Plan(Epochs):
         return grains
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The one shape that every grain of packed rows has."""
-
-    rooms: tuple[int, ...]
-    """positions of the row, on each side"""
-    longest: tuple[int, ...]
-    """of a document, on each side, rounded up"""
-    documents: int
-    """in a row, those that only fill it up included"""
-
-
 class Packs(Epochs):
     """Samples one after another in a row of constant size on each side, in an order of pure chance.
 
     Nothing is padded to its neighbours; what is left at the end of a row is filled up. All grains have one `shape`, so
     that compiled or captured code sees one. A row has room for the longest sample at least, whatever the budget.
     """
+
+    steady = True
+    shape: Shape
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         super().__init__(lengths, budget, seed)

@@ -38,12 +38,12 @@ WORTH = 300.0
 class Loss(nn.Module):
     """The loss as a module, so that PyTorch's wrappers see one call forward."""
 
-    def __init__(self, model: nn.Module, task: Any, smoothing: float) -> None:
+    def __init__(self, model: nn.Module, task: Any, terms: Any) -> None:
         super().__init__()
-        self.model, self.task, self.smoothing = model, task, smoothing
+        self.model, self.task, self.terms = model, task, terms
 
     def forward(self, batch: Batch) -> Result:
-        return self.task.loss(self.model, batch, self.smoothing)
+        return self.task.loss(self.model, batch, self.terms)
 
 
 class Compute:

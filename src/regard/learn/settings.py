@@ -12,6 +12,8 @@ from regard.errors import SettingError
 class Train:
     steps: int = 10_000
     """updates of the weights"""
+    passes: float = 0.0
+    """passes over the data, instead of train.steps; 0: as many steps as train.steps says"""
     tokens: int = 8192
     """padded tokens of a grain (micro-batch), all sides together"""
     accumulate: int = 1
@@ -24,6 +26,8 @@ class Train:
     """how the rate falls afterwards; linear and cosine reach 0 at the last step"""
     smoothing: float = 0.1
     """label smoothing: this share of probability goes to the other tokens"""
+    auxiliary: float = 0.0
+    """weight of the language-model loss beside that of classify and choose (GPT-1: 0.5)"""
     betas: tuple[float, ...] = (0.9, 0.98)
     """Adam's decay rates of its two averages"""
     eps: float = 1e-9
@@ -76,8 +80,10 @@ class Train:
                 raise SettingError(f"train.{name} must be in [0, 1), not {part}.")
         if self.rate <= 0 or self.warmup < 0 or self.clip < 0 or self.decay < 0:
             raise SettingError("train.rate must be above 0; train.warmup, train.clip and train.decay at least 0.")
-        if self.last < 0 or self.patience < 0 or self.minutes < 0:
-            raise SettingError("train.last, train.patience and train.minutes must be at least 0.")
+        if min(self.last, self.patience, self.minutes, self.passes, self.auxiliary) < 0:
+            raise SettingError(
+                "train.last, train.patience, train.minutes, train.passes and train.auxiliary must be at least 0."
+            )
         for pattern, rate in self.rates.items():
             if rate < 0:
                 raise SettingError(f"train.rates: the rate of {pattern} must be at least 0, not {rate}.")

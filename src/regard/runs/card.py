@@ -6,22 +6,23 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from regard.data.pairs import Pair
 from regard.disk import write_text
 from regard.draw.table import table
 from regard.runs.folder import RunFolder
+from regard.tasks import Task, find_task
 from regard.waists import Answer
 
 
-def write_card(folder: RunFolder, samples: Sequence[Pair], answers: Sequence[Answer]) -> None:
+def write_card(folder: RunFolder, samples: Sequence[Any], answers: Sequence[Answer]) -> None:
     facts = folder.facts()
+    task = find_task(facts["task"])
     parts = [
         f"# {folder.path.name}\n\nA `{facts['preset']}` trained by `regard` {facts['regard']} to {facts['task']}.",
         "## Scores on the validation data\n\n" + _scores(facts),
         "![training curves](curves.png)",
-        "## Data\n\n" + _data(facts),
-        "## Examples\n\n" + _examples(samples, answers),
-        "## Use\n\n" + _use(shlex.quote(str(folder.path))),
+        "## Data\n\n" + _data(facts, task.unit),
+        "## Examples\n\n" + _examples(task, samples, answers),
+        "## Use\n\n" + _use(shlex.quote(str(folder.path)), task.usage),
         "## Settings\n\n" + _settings(facts["settings"]),
     ]
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
@@ -37,26 +38,22 @@ def _scores(facts: dict[str, Any]) -> str:
     return table(rows) + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
 
 
-def _data(facts: dict[str, Any]) -> str:
+def _data(facts: dict[str, Any], unit: str) -> str:
     sources, found = facts["sources"], facts["found"]
     valid = ", ".join(f"`{p}`" for p in sources["valid"]) or "a share of the training files, held out by content"
     return (
-        f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} pairs "
-        f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} pairs\n- batches: "
+        f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} {unit} "
+        f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} {unit}\n- batches: "
         + ("packed rows, without attention dropout" if facts.get("packed") else "rows of similar length, padded")
     )
 
 
-def _examples(samples: Sequence[Pair], answers: Sequence[Answer]) -> str:
-    rows = [
-        {"source": sample.source, "answer": answer.value, "reference": sample.target}
-        for sample, answer in list(zip(samples, answers, strict=True))[:8]
-    ]
-    return table(rows)
+def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Answer]) -> str:
+    return table([task.example(sample, answer) for sample, answer in list(zip(samples, answers, strict=False))[:8]])
 
 
-def _use(name: str) -> str:
-    lines = (f'run {name} "a sentence"', f'explain {name} "a sentence" --out map.html', f"evaluate {name}")
+def _use(name: str, usage: str) -> str:
+    lines = (f"run {name} {usage}", f"explain {name} {usage} --out map.html", f"evaluate {name}")
     return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
 

@@ -15,10 +15,11 @@ from regard.data.findings import Report
 from regard.data.pair_checks import check_pairs
 from regard.data.settings import Data
 from regard.data.survey import Advance
+from regard.data.text_checks import check_texts
 from regard.errors import SettingError, UnknownName
 from regard.runs.settings import gather
 
-CHECKS: dict[str, Callable[..., Report]] = {"translate": check_pairs}
+CHECKS: dict[str, Callable[..., Report]] = {"translate": check_pairs, "language": check_texts}
 """How the data of each task is checked."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -68,4 +69,4 @@ def _progress() -> Iterator[Advance]:
     from rich.console import Console
 
     with Console(stderr=True).status("reading") as status:
-        yield lambda what, rows: status.update(f"{what}: {rows:,} pairs")
+        yield lambda what, rows: status.update(f"{what}: {rows:,} rows")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -47,7 +47,7 @@ def demo(out: str | os.PathLike[str] = "runs/demo", again: bool = False, console
     stage("score", "3  Scoring it on 2,000 sentences with word combinations it has never seen")
     result = evaluate(folder, [data["test"]], device="cpu")
     tell(console, "  " + ", ".join(f"{k} {v}" for k, v in result.scores.items() if k != "signature"))
-    show_mistakes(result.sources, [str(a.value) for a in result.answers], result.references, console)
+    show_mistakes(result.rows, console)
     stage("answer", "4  Asking it")
     for text in (SENTENCE, MOVED):
         tell(console, f"  {text}  →  {model.answer(text).value}")
@@ -100,12 +100,11 @@ def _write(path: Path, pairs: Sequence[Pair]) -> None:
     path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
 
 
-def show_mistakes(sources: Sequence[str], said: Sequence[str], meant: Sequence[str], console: Console) -> None:
-    wrong = [(s, a, m) for s, a, m in zip(sources, said, meant, strict=True) if a != m]
+def show_mistakes(rows: Sequence[Mapping[str, str]], console: Console) -> None:
+    wrong = [row for row in rows if row["answer"] != row["reference"]]
     if wrong:
-        source, answer, right = wrong[0]
-        tell(console, f"  {len(wrong)} of {len(meant)} differ, for example:")
-        tell(console, f"    {source}\n    → {answer}\n    = {right}")
+        tell(console, f"  {len(wrong)} of {len(rows)} differ, for example:")
+        tell(console, "    {source}\n    → {answer}\n    = {reference}".format(**wrong[0]))
 
 
 def own_data(folder: Path) -> str:

@@ -15,18 +15,20 @@ from regard.errors import RunError, SettingError
 from regard.model import load, read_identity
 from regard.runs.order import Sources
 from regard.runs.prepare import Say, read_samples, validation_samples
-from regard.runs.scoring import validation_loss
+from regard.runs.scoring import validation_sums
 from regard.runs.settings import gather, resolve
 from regard.runs.training import pick_device
 from regard.waists import Answer
+
+SETTABLE = ("data.tokenized", "data.detokenise", "data.stride", "data.score", "train.tokens", "train.precision")
 
 
 @dataclass(frozen=True)
 class Evaluation:
     scores: dict[str, Any]
-    sources: list[str]
     answers: list[Answer]
-    references: list[str]
+    rows: list[dict[str, str]]
+    """samples with their answers"""
 
 
 def evaluate(
@@ -38,8 +40,8 @@ def evaluate(
     _, own = read_identity(folder)
     said = gather(settings)
     for named in (f"{group}.{key}" for group, values in said.items() for key in values):
-        if not named.startswith("decode.") and named != "data.tokenized":
-            raise SettingError(f"{named} cannot be set here: evaluation takes decode.* and data.tokenized.")
+        if not named.startswith("decode.") and named not in SETTABLE:
+            raise SettingError(f"{named} cannot be set here: evaluation takes decode.*, {', '.join(SETTABLE)}.")
     made = resolve(own.get("settings", {"decode": own.get("decode", {})}), said)
     model = load(folder, device=pick_device(device))
     decode = told(model.identity.decode, said.get("decode", {}))
@@ -51,18 +53,17 @@ def evaluate(
             raise RunError(f"{folder}: its validation data is not what it was in training. Name files with --data.")
     else:
         raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
-    say(f"  {len(samples):,} pairs")
-    scores, answers = model.task.score(model, samples, decode, made.data)
-    encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 10**9)
-    scores = {"loss": round(validation_loss(model, encoded, made), 4), **scores}
-    return Evaluation(scores, [s.source for s in samples], answers, [s.target for s in samples])
+    task, text = model.task, model.text_or_refuse()
+    say(f"  {len(samples):,} {task.unit}")
+    encoded = task.encode(samples, text, model.config, 10**9, made.data, model.identity.labels)
+    sums = validation_sums(model, encoded, made)
+    scores, answers = task.score(model, encoded, decode, made.data, sums)
+    rows = [task.example(*both) for both in zip(encoded.samples, answers, strict=False)]
+    return Evaluation({"loss": round(sums.mean, 4), **scores}, answers, rows)
 
 
 def write_answers(result: Evaluation, path: str | os.PathLike[str]) -> None:
-    """One JSON object a line: source, answer, reference."""
+    """One JSON object a line: the sample and its answer."""
     with Path(path).open("w", encoding="utf-8") as file:
-        for source, answer, reference in zip(result.sources, result.answers, result.references, strict=True):
-            file.write(
-                json.dumps({"source": source, "answer": answer.value, "reference": reference}, ensure_ascii=False)
-                + "\n"
-            )
+        for row in result.rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -67,7 +67,7 @@ def _flops(model: Model) -> int:
     """Multiplications and additions of matrix products in one forward pass, counted on shapes alone."""
     x = torch.zeros((1, LENGTH), dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.to("meta").logits(x, x)
+        model.to("meta").logits(*[x] * len(model.task.sides))
     return int(counter.get_total_flops())
 
 
@@ -97,9 +97,10 @@ def _presets() -> list[dict[str, Any]]:
 
 def _settings() -> list[dict[str, Any]]:
     """Every setting with its default and the documentation written under its field."""
-    groups = [*GROUPS.items(), *(("model", s.config) for s in SYSTEMS.values())]
+    groups = [*((name, kind, "all") for name, kind in GROUPS.items())]
+    groups += [("model", system.config, system.name) for system in SYSTEMS.values()]
     return [
-        {"setting": f"{group}.{name}", "default": getattr(kind(), name), "about": about}
-        for group, kind in groups
+        {"setting": f"{group}.{name}", "system": system, "default": getattr(kind(), name), "about": about}
+        for group, kind, system in groups
         for name, about in describe(kind).items()
     ]

@@ -19,9 +19,6 @@ from regard.runs.settings import Settings, differences, resolve
 from regard.systems import SYSTEMS, find_preset, find_system
 from regard.tasks import Task
 
-DEFAULT_MODEL = {"translate": "transformer-tiny"}
-"""By task, when no model is named."""
-
 
 @dataclass(frozen=True)
 class Sources:
@@ -65,7 +62,7 @@ class Order:
 def new_order(asked: Asked) -> Order:
     if not asked.sources.data:
         raise SettingError("there is no data. Name files with --data.")
-    name = asked.model or DEFAULT_MODEL[asked.task.name]
+    name = asked.model or asked.task.model
     if is_folder(name):
         name = os.path.abspath(name)
         loaded = load(name, task=asked.task.name)
@@ -79,7 +76,9 @@ def new_order(asked: Asked) -> Order:
         able = [key for key, other in SYSTEMS.items() if asked.task.name in other.tasks]
         raise SettingError(f"{name} cannot be asked to {asked.task.name}. Systems that can: {', '.join(able)}.")
     identity = Identity(system, preset.config, asked.task, source=name)
-    return _order(identity, None, resolve(preset.recipe, asked.said), asked.sources, name, None)
+    return _order(
+        identity, None, resolve(system.recipe(preset, asked.task.name), asked.said), asked.sources, name, None
+    )
 
 
 def _order(

@@ -1,6 +1,6 @@
 """Files -> everything that training needs, read and checked before a folder is made.
 
-Validation pairs are kept as they are; training pairs only as tokens in mapped files, a part at a time.
+Validation samples are kept as they are; training samples only as tokens in mapped files, a part at a time.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ import tokenizers
 
 from regard.data.cache import key_of, recall, remember, stored
 from regard.data.files import chunked
-from regard.data.pairs import Pair
+from regard.data.pairs import Empty
 from regard.data.split import fingerprint
 from regard.data.store import VERSION, Writer
 from regard.errors import DataError
 from regard.inputs.text import CHUNK, Text
 from regard.runs.order import Order, Sources
-from regard.runs.reading import Files, Reading
+from regard.runs.reading import Files, Reading, empties
 from regard.runs.settings import Settings
 from regard.tasks import Task
-from regard.tasks.translate import Encoded
+from regard.tasks.task import Encoded
 
 Say = Callable[[str], None]
+
+SPECIAL = ("start", "end", "delimiter", "extract")
+"""Fields of a config that name special tokens, which encoded samples hold."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +42,29 @@ class Prepared:
     """the system's, with the tokenizer's vocabulary"""
     facts: dict[str, Any]
     """what was found: counts, fingerprints"""
+    labels: tuple[str, ...] = ()
+    """the classes, where the task has classes"""
 
 
-def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], say: Say) -> list[Pair]:
-    found = task.read(paths, columns or None)
-    if found.empty:
-        path, line = found.empty[0]
-        say(f"  {len(found.empty):,} rows with an empty side are skipped, the first at {path}, line {line}")
-    return found.pairs
+def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], say: Say) -> list[Any]:
+    found: list[Any] = []
+    empty: list[Empty] = []
+    for item in task.stream(paths, columns or None):
+        (empty if isinstance(item, Empty) else found).append(item)
+    if empty:
+        say(empties(task, len(empty), empty[0].path, empty[0].line))
+    return found
 
 
-def validation_samples(task: Task, sources: Sources, settings: Settings, say: Say) -> list[Pair]:
+def validation_samples(task: Task, sources: Sources, settings: Settings, say: Say) -> list[Any]:
     """Those of the validation files; without any, the share of the training files that is held out by content."""
     if sources.valid:
         return read_samples(task, sources.valid, dict(sources.columns), say)
-    return _held_out(Files(task, sources, settings.data.share, say).read(), say)
+    return _held_out(task, Files(task, sources, settings.data.share, say).read(), say)
 
 
-def _held_out(found: Reading, say: Say) -> list[Pair]:
-    say(f"  no --valid given: {len(found.held):,} pairs are held out for validation, chosen by their content")
+def _held_out(task: Task, found: Reading, say: Say) -> list[Any]:
+    say(f"  no --valid given: {len(found.held):,} {task.unit} are held out for validation, chosen by their content")
     return list(found.held)
 
 
@@ -66,14 +73,14 @@ def prepare(order: Order, say: Say) -> Prepared:
     own = validation_samples(task, sources, settings, say) if sources.valid else []
     files = Files(task, sources, settings.data.share, say, own)
     found = files.read()
-    valid = own or _held_out(found, say)
+    valid = own or _held_out(task, found, say)
     text, config = order.text, order.identity.config  # a folder's tokenizer and config belong together already
     if text is None:
         text = _make_text(files, found, settings, say)
         config = task.fit(config, text)
-    limit = Limit.of(settings)
-    train = _tokens(files, found, text, config, limit, say)
-    encoded = task.encode(valid, text, config, limit.longest)
+    limit = Limit.of(settings, task)
+    train = _tokens(files, found, text, config, settings, limit, say)
+    encoded = task.encode(valid, text, config, limit.longest, settings.data, found.labels)
     limit.tell("validation", len(encoded), encoded.too_long[:1], len(encoded.too_long), say)
     facts = {
         "train": len(train),
@@ -82,9 +89,9 @@ def prepare(order: Order, say: Say) -> Prepared:
         "valid_fingerprint": fingerprint(task.texts(valid)),
     }
     say(
-        f"  {facts['train']:,} pairs to train on, {facts['valid']:,} to validate, {text.size:,} tokens in the vocabulary"
+        f"  {facts['train']:,} {task.unit} to train on, {facts['valid']:,} to validate, {text.size:,} tokens in the vocabulary"
     )
-    return Prepared(train, encoded, text, config, facts)
+    return Prepared(train, encoded, text, config, facts, found.labels)
 
 
 def _make_text(files: Files, found: Reading, settings: Settings, say: Say) -> Text:
@@ -93,12 +100,13 @@ def _make_text(files: Files, found: Reading, settings: Settings, say: Say) -> Te
         say(f"  tokenizer {settings.data.tokenizer} with {text.size:,} tokens")
         return text
     # Which texts and how many tokens decide it, and the library's version might.
-    key = key_of("tokenizer", tokenizers.__version__, found.fingerprint, settings.data.vocabulary)
+    made = files.task.name, settings.data.vocabulary, settings.data.kind, files.task.flavour(settings.data)
+    key = key_of("tokenizer", tokenizers.__version__, found.fingerprint, *made)
     if (kept := recall(key)) is not None:
         say("  tokenizer from the cache: it was trained on these texts before")
         return Text(tokenizers.Tokenizer.from_str(kept))
-    say("  training a byte-pair tokenizer on both languages")
-    text = Text.train(files.task.texts(files.pairs(found, "read")), settings.data.vocabulary)
+    say("  making a tokenizer of these texts")
+    text = files.task.tokenizer(files.task.texts(files.samples(found, "read")), settings.data)
     remember(key, text.backend.to_str())
     return text
 
@@ -109,52 +117,55 @@ class Limit:
 
     longest: int
     why: str
+    unit: str
 
     @classmethod
-    def of(cls, settings: Settings) -> Limit:
-        # a sample must also fit into a grain, with its special tokens on both sides
-        room = settings.train.tokens // 2 - 1
-        return cls(*min((settings.data.longest, "data.longest"), (room, "train.tokens")))
+    def of(cls, settings: Settings, task: Task) -> Limit:
+        # a sample must also fit into a grain, with its special tokens on all sides
+        room = settings.train.tokens // len(task.sides) - 1
+        return cls(*min((settings.data.longest, "data.longest"), (room, "train.tokens")), task.unit)
 
-    def tell(self, name: str, kept: int, first: Sequence[Pair], skipped: int, say: Say) -> None:
+    def tell(self, name: str, kept: int, first: Sequence[Any], skipped: int, say: Say) -> None:
         """Say how many were too long and where the first is; where nothing is left, refuse."""
         if skipped:
-            place = "".join(f", the first at {pair.path}, line {pair.line}" for pair in first)
+            place = "".join(f", the first at {sample.path}, line {sample.line}" for sample in first)
             most = f"more than {self.longest:,} tokens on a side ({self.why})"
-            say(f"  {skipped:,} {name} pairs have {most} and are skipped{place}")
+            say(f"  {skipped:,} {name} {self.unit} have {most} and are skipped{place}")
         if not kept:
             raise DataError(
-                f"no {name} pair is left: all have more than {self.longest:,} tokens on a side.",
+                f"no {name} {self.unit} are left: all have more than {self.longest:,} tokens on a side.",
                 advice=f"Raise {self.why}.",
             )
 
 
-def _tokens(files: Files, found: Reading, text: Text, config: Any, limit: Limit, say: Say) -> Encoded:
-    """The training pairs as tokens: from the cache, or encoded now."""
+def _tokens(
+    files: Files, found: Reading, text: Text, config: Any, settings: Settings, limit: Limit, say: Say
+) -> Encoded:
+    """The training samples as tokens: from the cache, or encoded now."""
     tokenizer = blake2b(text.backend.to_str().encode(), digest_size=16).hexdigest()
-    key = key_of(
-        VERSION, files.task.name, found.fingerprint, tokenizer, limit.longest, (config.start, config.end), text.size
-    )
+    special = tuple(getattr(config, name, None) for name in SPECIAL)
+    flavour = files.task.flavour(settings.data), found.labels, len(found.held)
+    key = key_of(VERSION, files.task.name, found.fingerprint, tokenizer, limit.longest, special, text.size, flavour)
 
-    def fill(writer: Writer) -> dict[str, Any]:
-        return _encode(files, found, text, config, limit, writer)
+    def encode(samples: Sequence[Any]) -> Encoded:
+        return files.task.encode(samples, text, config, limit.longest, settings.data, found.labels)
 
-    store = stored(key, ("source", "target"), text.size, fill, say)
+    store = stored(key, files.task.sides, text.size, lambda writer: _encode(files, found, encode, writer), say)
     skipped, place = store.facts["too_long"], store.facts["first"]
     # the store knows which pair it was, not where: the same texts may lie in other files by now
-    first = list(islice(files.pairs(found, "read"), place, place + 1)) if skipped else []
-    source, target = store.sides["source"], store.sides["target"]
-    limit.tell("training", len(source), first, skipped, say)
-    return Encoded([], source, target, [])
+    first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []
+    train = Encoded([], store.sides, [])
+    limit.tell("training", len(train), first, skipped, say)
+    return train
 
 
-def _encode(files: Files, found: Reading, text: Text, config: Any, limit: Limit, writer: Writer) -> dict[str, Any]:
-    """Fill the store; returns how many pairs were too long, and the number of the first."""
+def _encode(files: Files, found: Reading, encode: Callable[[Sequence[Any]], Encoded], writer: Writer) -> dict[str, Any]:
+    """Fill the store; returns how many samples were too long, and the number of the first."""
     done = skipped = first = 0
-    for part in chunked(files.pairs(found, "encoded"), CHUNK):
-        encoded = files.task.encode(part, text, config, limit.longest)
+    for part in chunked(files.samples(found, "encoded"), CHUNK // 10):
+        encoded = encode(part)
         if encoded.too_long and not skipped:
-            first = done + next(at for at, pair in enumerate(part) if pair is encoded.too_long[0])
-        writer.add(source=list(encoded.source), target=list(encoded.target))
+            first = done + next(at for at, sample in enumerate(part) if sample is encoded.too_long[0])
+        writer.add(**{name: list(side) for name, side in encoded.sides.items()})
         done, skipped = done + len(part), skipped + len(encoded.too_long)
-    return {"pairs": done, "too_long": skipped, "first": first}
+    return {"samples": done, "too_long": skipped, "first": first}

@@ -81,10 +81,8 @@ class Reporter:
                 f"{row['tokens_per_s']:>9,.0f} tokens/s  left {clock(left)}"
             )
 
-    def validated(self, row: dict[str, Any], best: bool) -> None:
-        scores = "  ".join(f"{k} {v:6.2f}" for k, v in row.items() if k in ("bleu", "chrf", "exact"))
+    def validated(self, row: dict[str, Any], scores: str, best: bool) -> None:
         mark = "  best so far" if best else ""
-        scores += f"  (greedy, {row['sentences']:,} sentences)"
         self.say(f"step {row['step']:>7,}  validation loss {row['loss']:7.4f}  {scores}{mark}")
 
 

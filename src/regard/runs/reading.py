@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from regard import __version__
 from regard.data.cache import forget, key_of, recall, remember
 from regard.data.entries import parallel
-from regard.data.pairs import Pair
+from regard.data.pairs import Empty
 from regard.data.split import Fingerprint, Held, fingerprint
 from regard.errors import DataError
 from regard.runs.order import Sources
@@ -28,7 +28,7 @@ from regard.tasks import Task
 Say = Callable[[str], None]
 T = TypeVar("T")
 
-_FORM = 1
+_FORM = 2
 """Raised when files are parsed in another way than before: what was found then holds no more."""
 _PAUSE = 10.0
 """Seconds between two lines about a long pass."""
@@ -39,16 +39,18 @@ class Reading:
     """What is known of the training files before any of it is encoded."""
 
     train: int
-    """pairs to train on"""
+    """samples to train on"""
     fingerprint: str
     """of their texts"""
-    held: tuple[Pair, ...]
-    """pairs held out for validation; none where that has files of its own"""
+    held: tuple[Any, ...]
+    """samples held out for validation; none where that has files of its own"""
     empty: int
-    """rows with an empty side"""
+    """rows that hold nothing, or an empty side"""
     first_empty: tuple[str, int]
     shared: int = 0
-    """pairs to train on whose source is also among the validation files"""
+    """samples to train on that are also among the validation files"""
+    labels: tuple[str, ...] = ()
+    """the classes that occur, in their order"""
 
 
 @dataclass
@@ -58,12 +60,12 @@ class _Empties:
 
 
 class Files:
-    """The training files of a run, read as often as needed and a pair at a time."""
+    """The training files of a run, read as often as needed and a sample at a time."""
 
-    def __init__(self, task: Task, sources: Sources, share: float, say: Say, valid: Sequence[Pair] = ()) -> None:
-        """`valid`: the pairs of the validation files, where there are any."""
+    def __init__(self, task: Task, sources: Sources, share: float, say: Say, valid: Sequence[Any] = ()) -> None:
+        """`valid`: the samples of the validation files, where there are any."""
         self.task, self.sources, self.share, self.say = task, sources, share, say
-        self._valid = {task.key(pair) for pair in valid}
+        self._valid = {task.key(sample) for sample in valid}
         self._paths = [path for entry in sources.data for path in parallel(entry) or (entry,)]
         for path in self._paths:
             if os.path.exists(path) and not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
@@ -75,32 +77,35 @@ class Files:
         self.key = self._content_key()
         kept = recall(self.key)
         if kept is not None:
-            held = tuple(Pair(*fields) for fields in kept["held"])
-            found = Reading(**{**kept, "held": held, "first_empty": tuple(kept["first_empty"])})
+            held = tuple(self.task.sample(**fields) for fields in kept["held"])
+            lists = {name: tuple(kept[name]) for name in ("first_empty", "labels")}
+            found = Reading(**{**kept, **lists, "held": held})
         else:
             found = self._read_through()
             if self._stamp() == self._stamps:  # else it is not what was summed
-                held_fields = [(pair.source, pair.target, pair.path, pair.line) for pair in found.held]
-                remember(self.key, {**asdict(found), "held": held_fields})
+                remember(self.key, asdict(found))
         if found.empty:
             path, line = found.first_empty
-            self.say(f"  {found.empty:,} rows with an empty side are skipped, the first at {path}, line {line}")
+            self.say(empties(self.task, found.empty, path, line))
         if found.shared:
             self.say(
-                f"  {found.shared:,} training pairs have a source that is also in the validation data: scores will be too good "
+                f"  {found.shared:,} training {self.task.unit} are also in the validation data: scores will be too good "
                 f"('regard check {self.task.name}' lists them)"
             )
         return found
 
-    def pairs(self, found: Reading, doing: str) -> Iterator[Pair]:
+    def samples(self, found: Reading, doing: str) -> Iterator[Any]:
         """Those to train on, and an error at the end where they are not what was found.
 
         What is being done with them is told now and then while it takes long."""
-        held, total = {self.task.key(pair) for pair in found.held}, Fingerprint()
-        for pair in paced(self._all(), f"pairs {doing}", self.say):
-            if not held or self.task.key(pair) not in held:
-                total.add(self.task.texts((pair,)))
-                yield pair
+        held, total, torn = {self.task.key(sample) for sample in found.held}, Fingerprint(), False
+        for sample in paced(self._all(), f"{self.task.unit} {doing}", self.say):
+            if held and self.task.key(sample) in held:
+                torn = True
+                continue
+            total.add(self.task.texts((sample,)))
+            yield self.task.torn(sample) if torn else sample
+            torn = False
         if str(total) != found.fingerprint:
             forget(self.key)
             advice = "Start again when it is whole."
@@ -109,20 +114,22 @@ class Files:
     def _read_through(self) -> Reading:
         held, kept, empty = None, [], _Empties()
         if not self.sources.valid:
-            held = Held(map(self.task.key, paced(self._all(), "pairs read", self.say)), self.share)
-        total, count, shared = Fingerprint(), 0, 0
-        for pair in paced(self._all(empty), "pairs read", self.say):
-            if held is not None and self.task.key(pair) in held:
-                kept.append(pair)
+            held = Held(map(self.task.key, paced(self._all(), f"{self.task.unit} read", self.say)), self.share)
+        total, count, shared, labels = Fingerprint(), 0, 0, set()
+        for sample in paced(self._all(empty), f"{self.task.unit} read", self.say):
+            if held is not None and self.task.key(sample) in held:
+                kept.append(self.task.torn(sample))
                 continue
             count += 1
-            shared += self.task.key(pair) in self._valid
-            total.add(self.task.texts((pair,)))
-        return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared)
+            shared += self.task.key(sample) in self._valid
+            total.add(self.task.texts((sample,)))
+            if (label := self.task.label(sample)) is not None:
+                labels.add(label)
+        return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared, in_order(labels))
 
-    def _all(self, empty: _Empties | None = None) -> Iterator[Pair]:
+    def _all(self, empty: _Empties | None = None) -> Iterator[Any]:
         for item in self.task.stream(self.sources.data, dict(self.sources.columns) or None):
-            if isinstance(item, Pair):
+            if not isinstance(item, Empty):
                 yield item
             elif empty is not None:
                 empty.first = empty.first if empty.count else (item.path, item.line)
@@ -139,6 +146,17 @@ class Files:
         with suppress(OSError):
             return [(found.st_size, found.st_mtime_ns) for found in map(os.stat, self._paths)]
         return []
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """Numbers by their value, words by the alphabet."""
+    found = sorted(labels)
+    return tuple(sorted(found, key=int) if all(label.lstrip("-").isdigit() for label in found) else found)
+
+
+def empties(task: Task, count: int, path: str, line: int) -> str:
+    side = "an empty side" if len(task.columns) > 1 else "no text"
+    return f"  {count:,} rows with {side} are skipped, the first at {path}, line {line}"
 
 
 def _sum(path: str) -> str:

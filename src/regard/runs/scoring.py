@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from regard.data.plan import Plan
 from regard.learn.optimiser import autocast
 from regard.model import Model
 from regard.runs.settings import Settings
+from regard.tasks.task import Encoded, Sums
 
 
-def validation_loss(model: Model, encoded: Any, settings: Settings) -> float:
-    """Mean negative log-likelihood of a target token, without smoothing."""
-    plan = Plan(encoded.lengths(), max(settings.train.tokens, int(encoded.lengths().sum(1).max())), seed=0)
+def validation_sums(model: Model, encoded: Encoded, settings: Settings) -> Sums:
+    """Negative log-likelihood of all that is to be said, without smoothing, and how much that is."""
     total = count = 0.0
     with torch.no_grad(), autocast(model.device, settings.train):
-        for rows in plan.sequential():
-            batch = model.task.collate(encoded, rows, model.config).to(model.device)
-            part, number = model.task.loss(model, batch)
+        for batch in model.task.batches(encoded, model.config, settings.train.tokens, settings.data):
+            part, number = model.task.loss(model, batch.to(model.device))
             total, count = total + float(part), count + float(number)
-    return total / count
+    return Sums(total, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Generator
@@ -14,7 +15,6 @@ from rich.console import Console
 
 from regard import __version__
 from regard.data.feed import feed
-from regard.data.plan import Packs, Plan
 from regard.errors import Interrupted, RunError
 from regard.learn.compute import Chooser, Compute, Loss
 from regard.learn.loop import Step, Watchman, loop, numbers
@@ -35,10 +35,14 @@ from regard.runs.folder import RunFolder
 from regard.runs.order import Order
 from regard.runs.prepare import Prepared
 from regard.runs.progress import Reporter, clock, own_command, tell
-from regard.runs.scoring import validation_loss
+from regard.runs.scoring import validation_sums
 from regard.runs.signals import Signals
 from regard.runs.window import Window
+from regard.tasks.task import Terms
 from regard.waists import Batch
+
+UNCHANGING = ("sentences", "signature")
+"""Scores that are the same each time."""
 
 
 class Trainer:
@@ -50,8 +54,10 @@ class Trainer:
         self.world = world
         self.settings = order.settings
         self.task, self.config = model.task, order.settings.train
-        lengths = prepared.train.lengths()
-        self.plan = (Packs if packed else Plan)(lengths, self.config.tokens, self.config.seed)
+        self.plan = self.task.plan(prepared.train, model.config, self.config.tokens, self.config.seed, packed)
+        if self.config.passes:
+            steps = math.ceil(self.config.passes * len(self.plan.epoch(0)) / self.config.accumulate)
+            self.config = replace(self.config, steps=max(steps, 1))
         self.frozen = freeze(model, self.config.freeze)
         self.optimiser = make_optimiser(model, self.config)
         self.average = Average(model, self.config.average) if self.config.average else None
@@ -79,7 +85,8 @@ class Trainer:
             if old["found"][key] != self.prepared.facts[key]:
                 count = {"training": "train", "validation": "valid"}[name]
                 before, now = old["found"][count], self.prepared.facts[count]
-                changed = f"{before:,} pairs then, {now:,} now" if before != now else f"{now:,} pairs, but others"
+                unit = self.task.unit
+                changed = f"{before:,} {unit} then, {now:,} now" if before != now else f"{now:,} {unit}, but others"
                 raise RunError(
                     f"{self.folder.path}: the {name} data is not what the run was started with ({changed}). Put it back as it "
                     f"was, or start a new run from this one: --model {shlex.quote(str(self.folder.path))} and another --out."
@@ -93,7 +100,7 @@ class Trainer:
             self._say("  there is no whole checkpoint; starting at step 0")
         else:
             groups = saved.tensors()
-            self.model.body.load_state_dict(groups["model"])
+            self.model.put(groups["model"])
             restore_optimiser(self.model, self.optimiser, groups.get("optimiser", {}))
             if self.average is not None:
                 self.average.restore(groups["average"])
@@ -110,8 +117,8 @@ class Trainer:
     def run(self) -> Model | None:
         """Train to the end. The first process returns the best model, the others nothing."""
         done = self.done
-        loss = Loss(self.model, self.task, self.config.smoothing)
-        compute = Compute(loss, self.config, self.model.device, self.world, isinstance(self.plan, Packs))
+        loss = Loss(self.model, self.task, Terms(self.config.smoothing, self.config.auxiliary))
+        compute = Compute(loss, self.config, self.model.device, self.world, self.plan.steady)
         self._announce()
         self.window = Window(self._tokens, done, self.pending)
         if not self._over():
@@ -145,8 +152,7 @@ class Trainer:
     def grain(self, number: int) -> Batch:
         """The batch of a grain, a pure function of its number."""
         _, rows = self.plan.grain(number)
-        shape = self.plan.shape if isinstance(self.plan, Packs) else None
-        return self.task.collate(self.prepared.train, rows, self.model.config, shape)
+        return self.task.collate(self.prepared.train, rows, self.model.config, self.plan.shape)
 
     def _grains(self) -> Generator[Batch]:
         cuda = self.model.device.type == "cuda"
@@ -205,38 +211,40 @@ class Trainer:
         with swapped(self.model, None if self.average is None else self.average.tensors):
             row, answers, better = self._scored(step)
         shown = dict(row)
-        for name in ("sentences", "signature"):  # the same each time
+        for name in UNCHANGING:
             row.pop(name, None)
         self.folder.log({**row, "elapsed": time.perf_counter() - self.begun})
         self.folder.draw(f"{self.task.name}: {self.folder.path.name}")
-        reporter.validated(shown, better)
-        samples = self.prepared.valid.samples
-        reporter.say(f"    {samples[0].source}\n    → {answers[0].value}\n    = {samples[0].target}")
-        some = list(zip(samples, answers, strict=False))[:5]
-        shown_parts = [f"  {sample.source}\n  → {answer.value}\n  = {sample.target}\n\n" for sample, answer in some]
+        reporter.validated(shown, self.task.line(shown), better)
+        some = [self.task.show(*both) for both in zip(self.prepared.valid.samples, answers, strict=False)][:5]
+        for text in some[:1]:
+            reporter.say(text.rstrip("\n"))
         with self.folder.samples.open("a", encoding="utf-8") as file:
-            file.write(f"step {step}\n" + "".join(shown_parts))
+            file.write(f"step {step}\n" + "\n".join(some) + "\n")
 
     def _scored(self, step: int, **more: Any) -> tuple[dict[str, Any], list[Any], bool]:
         """Loss on all validation samples, score on some; the best model so far is what the run folder holds."""
         self.model.eval()
-        loss = validation_loss(self.model, self.prepared.valid, self.settings)
-        samples = self.prepared.valid.samples[: self.settings.data.score]
-        quick = replace(self.settings.decode, beam=1, best=1, sample=False)
-        scores, answers = self.task.score(self.model, samples, quick, self.settings.data)
-        row = {"kind": "valid", "step": step, "loss": loss, **scores, **more}
-        metric = self.task.metric
-        better = not self.best or (row[metric], -loss) > (self.best[metric], -self.best["loss"])
+        valid, data = self.prepared.valid, self.settings.data
+        sums = validation_sums(self.model, valid, self.settings)
+        quick = self.task.quick(self.settings.decode)
+        scores, answers = self.task.score(self.model, valid, quick, data, sums, data.score)
+        row = {"kind": "valid", "step": step, "loss": sums.mean, **scores, **more}
+        better = not self.best or self._rank(row) > self._rank(self.best)
         self.stale = 0 if better else self.stale + 1
         if better:
-            self.best = {name: value for name, value in row.items() if name not in ("sentences", "signature")}
+            self.best = {name: value for name, value in row.items() if name not in UNCHANGING}
             self.model.save(self.folder.path, self._facts())
         return row, answers, better
+
+    def _rank(self, row: dict[str, Any]) -> tuple[float, float]:
+        sign = -1 if self.task.lowest else 1
+        return sign * row[self.task.metric], -row["loss"]
 
     def _save(self, step: int) -> None:
         if self.saved == step or not self.world.first:
             return
-        groups = {"model": self.model.body.state_dict(), "optimiser": optimiser_tensors(self.model, self.optimiser)}
+        groups = {"model": self.model.weights(), "optimiser": optimiser_tensors(self.model, self.optimiser)}
         if self.average is not None:
             groups["average"] = self.average.tensors
         facts = {
@@ -280,9 +288,12 @@ class Trainer:
         self._merge()
         self.folder.close()
         best = load(self.folder.path, device=self.model.device)
-        how = f"beam {self.settings.decode.beam}" if self.settings.decode.beam > 1 else "greedy"
-        self._say(f"scoring the best model (step {self.best['step']:,}) on all validation pairs, {how}")
-        scores, answers = self.task.score(best, self.prepared.valid.samples, self.settings.decode, self.settings.data)
+        decode = self.settings.decode
+        how = f", beam {decode.beam}" if decode.beam > 1 else "" if decode.sample else ", greedy"
+        self._say(f"scoring the best model (step {self.best['step']:,}) on all validation {self.task.unit}{how}")
+        valid = self.prepared.valid
+        sums = validation_sums(best, valid, self.settings)
+        scores, answers = self.task.score(best, valid, self.settings.decode, self.settings.data, sums)
         write_json(self.folder.path / "regard.json", {**self.folder.facts(), "best": self.best, "scores": scores})
         write_card(self.folder, self.prepared.valid.samples, answers)
         shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
@@ -300,7 +311,8 @@ class Trainer:
             "decode": {**identity.decode.__dict__},
             "sources": self.order.sources.as_dict(),
             "found": self.prepared.facts,
-            "packed": isinstance(self.plan, Packs),
+            "packed": self.plan.shape is not None,
+            "labels": list(identity.labels),
             "settings": self.settings.as_dict(),
             "best": self.best,
         }
@@ -311,7 +323,7 @@ class Trainer:
         precision = "bfloat16 autocast" if autocasts(where, config) else "float32"
         frozen = f" ({self.frozen:,} frozen)" if self.frozen else ""
         together = f", {self.world.size} processes" if self.world.size > 1 else ""
-        rows = "packed rows" if isinstance(self.plan, Packs) else "rows"
+        rows = "packed rows" if self.plan.shape is not None else "rows"
         self._say(
             f"{self.order.preset}: {count:,} parameters{frozen} on {where}{together}, {precision}; "
             f"steps {self.done:,} to {config.steps:,}, {passes:.0f} passes over the data, "

@@ -63,7 +63,7 @@ def train(
             tell(console, "  packed rows have no attention dropout: model.attention_dropout is 0 in this run")
             prepared = replace(prepared, config=replace(prepared.config, attention_dropout=0.0))
         torch.manual_seed(order.settings.train.seed)
-        fresh = assemble(replace(order.identity, config=prepared.config), prepared.text)
+        fresh = assemble(replace(order.identity, config=prepared.config, labels=prepared.labels), prepared.text)
         if order.start is not None and order.start.is_dir():
             start_from(fresh, order.start, order.settings.model)
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)

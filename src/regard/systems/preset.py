@@ -37,3 +37,12 @@ class System:
     """constants that the published layout wants to find in the file"""
     unsayable: Callable[[Any], str] = lambda config: ""
     """what the published layout cannot say of this config; empty when it can say all"""
+    recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """by task: settings that go before those of the preset"""
+
+    def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
+        """The default settings of a preset that is asked for this task."""
+        more = self.recipes.get(task, {})
+        return {
+            group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)
+        }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from regard.errors import UnknownName
+from regard.tasks.task import Task
 from regard.tasks.translate import Translate
 
-Task = Translate
-"""The union of the tasks; they offer the same methods."""
+__all__ = ["TASKS", "Task", "find_task"]
 
-TASKS: dict[str, Task] = {"translate": Translate()}
+TASKS: dict[str, Task] = {task.name: task for task in (Translate(),)}
 
 
 def find_task(name: str) -> Task:

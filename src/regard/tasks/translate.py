@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.pairs import Empty, Pair, PairSet, iterate_pairs, read_pairs
+from regard.data.pairs import Empty, Pair, iterate_pairs
 from regard.data.plan import Plan, Shape
 from regard.data.settings import Data
-from regard.data.store import Rows
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
 from regard.errors import DataError
@@ -21,47 +20,25 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import END, PAD, START, Text
 from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
+from regard.tasks.task import Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Samples as ids: source + end, and start + target + end, of each; and those that were too long.
-
-    What is trained on lies in mapped files, and its samples are not kept."""
-
-    samples: list[Pair]
-    source: Sequence[np.ndarray] | Rows
-    target: Sequence[np.ndarray] | Rows
-    too_long: list[Pair]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def lengths(self) -> np.ndarray:
-        """(N, 2): padded positions that each costs; the decoder reads all but the end."""
-        return np.stack([_lengths(self.source), _lengths(self.target) - 1], axis=1)
-
-
-def _lengths(rows: Sequence[np.ndarray] | Rows) -> np.ndarray:
-    return rows.lengths() if isinstance(rows, Rows) else np.array([len(row) for row in rows], dtype=np.int64)
-
-
-class Translate:
+class Translate(Task):
     name = "translate"
     about = "sentence pairs in two languages; answers with a translation"
     columns = ("source", "target")
+    unit = "pairs"
     metric = "bleu"
-
-    def read(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> PairSet:
-        return read_pairs(data, columns)
+    sample = Pair
+    sides = ("source", "target")
+    model = "transformer-tiny"
+    usage = '"a sentence"'
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
-        """The same one by one, and the places of rows that are left out."""
         return iterate_pairs(data, columns)
 
     def key(self, sample: Pair) -> str:
-        """What must not stand on both sides of a split."""
         return sample.source
 
     def texts(self, samples: Iterable[Pair]) -> Iterator[str]:
@@ -70,31 +47,38 @@ class Translate:
             yield sample.target
 
     def fit(self, config: Any, text: Text) -> Any:
-        """The system's config with the tokenizer's vocabulary and special tokens."""
         ids = {"pad": text.id_of(PAD), "start": text.id_of(START), "end": text.id_of(END)}
         missing = [token for token in (PAD, START, END) if text.id_of(token) is None]
         if missing:
             raise DataError(f"the tokenizer has no {', '.join(missing)}: a translation needs them to begin and to end.")
         return replace(config, vocabulary=text.size, **ids)
 
-    def encode(self, samples: Sequence[Pair], text: Text, config: Any, longest: int) -> Encoded:
+    def encode(
+        self, samples: Sequence[Pair], text: Text, config: Any, longest: int, data: Data | None = None,
+        labels: Sequence[str] = (),
+    ) -> Encoded:  # fmt: skip
+        """Source + end, and start + target + end, of each."""
         source = text.encode([sample.source for sample in samples])
         target = text.encode([sample.target for sample in samples])
         fits = [len(s) <= longest and len(t) <= longest for s, t in zip(source, target, strict=True)]
         kept = [i for i, fit in enumerate(fits) if fit]
-        return Encoded(
-            [samples[i] for i in kept],
-            [np.array([*source[i], config.end], dtype=np.int32) for i in kept],
-            [np.array([config.start, *target[i], config.end], dtype=np.int32) for i in kept],
-            [sample for sample, fit in zip(samples, fits, strict=True) if not fit],
-        )
+        sides = {
+            "source": [np.array([*source[i], config.end], dtype=np.int32) for i in kept],
+            "target": [np.array([config.start, *target[i], config.end], dtype=np.int32) for i in kept],
+        }
+        too_long = [sample for sample, fit in zip(samples, fits, strict=True) if not fit]
+        return Encoded([samples[i] for i in kept], sides, too_long)
+
+    def lengths(self, encoded: Encoded) -> np.ndarray:
+        """The decoder reads all of its side but the end."""
+        return super().lengths(encoded) - np.array([0, 1])
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: Shape | None = None) -> Batch:
         """Teacher forcing: the decoder reads start + target and should say target + end.
 
         With a `shape` the samples are packed into one row of it on each side."""
         rows = list(rows)
-        source, target = [encoded.source[i] for i in rows], [encoded.target[i] for i in rows]
+        source, target = ([encoded.sides[side][i] for i in rows] for side in self.sides)
         reads, says = [row[:-1] for row in target], [row[1:] for row in target]
         if shape is not None:
             (room, target_room), (longest, target_longest), many = shape.rooms, shape.longest, shape.documents
@@ -110,9 +94,9 @@ class Translate:
         """What the encoder reads: the text without blanks around it, as in training, and the end."""
         return [[*row, config.end] for row in text.encode([item.strip() for item in inputs])]
 
-    def loss(self, model: Asked, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
-        return cross_entropy(model.body.read(model.body(batch).sequence), batch.labels, smoothing)
+        return cross_entropy(model.body.read(model.body(batch).sequence), batch.labels, terms.smoothing)
 
     def answer(
         self, model: Asked, inputs: Sequence[str], decode: Decode, first: int = 0, budget: int = 8192
@@ -157,12 +141,13 @@ class Translate:
         return Answer(values[0], tuple(option.score for option in options), tuple(pieces), extra)
 
     def score(
-        self, model: Asked, samples: Sequence[Pair], decode: Decode, data: Data
-    ) -> tuple[dict[str, float | str], list[Answer]]:
+        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
+    ) -> Scored:
         """BLEU and chrF by sacreBLEU, with its signature, and the share of exact matches."""
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
+        samples = encoded.samples[:most]
         answers = self.answer(model, [sample.source for sample in samples], decode)
         said, meant = [str(a.value) for a in answers], [sample.target for sample in samples]
         bleu = BLEU(tokenize="none", force=True) if data.tokenized else BLEU()
@@ -174,3 +159,12 @@ class Translate:
             "signature": str(bleu.get_signature()),
         }
         return scores, answers
+
+    def line(self, scores: Mapping[str, Any]) -> str:
+        return f"{super().line(scores)}  (greedy, {scores['sentences']:,} sentences)"
+
+    def example(self, sample: Pair, answer: Answer) -> dict[str, str]:
+        return {"source": sample.source, "answer": str(answer.value), "reference": sample.target}
+
+    def show(self, sample: Pair, answer: Answer) -> str:
+        return f"    {sample.source}\n    → {answer.value}\n    = {sample.target}\n"

@@ -1,0 +1,315 @@
+"""language: text in, what follows it out. Any decoder-only system can be asked.
+
+A document is one stream of tokens: the end token, its text, the end token. Long ones are read in windows; no window reaches
+from one document into another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.detokenise import DETOKENISERS, words
+from regard.data.files import chunked
+from regard.data.pairs import Empty
+from regard.data.plan import Epochs, Plan, Shape
+from regard.data.settings import Data
+from regard.data.store import Rows
+from regard.data.texts import Passage, iterate_texts
+from regard.data.windows import Stretches, in_turn, plan_windows
+from regard.decode.search import Found, search
+from regard.decode.settings import Decode
+from regard.decode.stream import stream
+from regard.errors import DataError, RegardError, SettingError
+from regard.inputs.flow import Flow
+from regard.inputs.rows import pack, pad
+from regard.inputs.text import END_OF_TEXT, Text
+from regard.tasks.asked import Asked
+from regard.tasks.task import Encoded, Scored, Sums, Task, Terms
+from regard.waists import IGNORE, Answer, Batch
+
+CONTINUES, TORN, OPENS = 0, 1, 2
+"""How a row of tokens joins the one before: it goes on, something was taken out between them, or a document begins."""
+
+SAID = 256
+"""Tokens that are said when nobody says how many."""
+
+BUDGET = 65_536
+"""Tokens of prompts and answers that are searched at once."""
+
+SHOWN, BEGINNING = 3, 120
+"""Samples that are gone on with while training, and how many of their characters are given."""
+
+
+class Language(Task):
+    name = "language"
+    about = "plain text; goes on with what it is given"
+    columns = ("text",)
+    unit = "passages"
+    metric = "loss"
+    lowest = True
+    sample = Passage
+    sides = ("text", "joint")
+    model = "gpt2-mini"
+    usage = '"Once upon a time"'
+
+    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | Empty]:
+        return iterate_texts(data, columns)
+
+    def key(self, sample: Passage) -> str:
+        return sample.text
+
+    def torn(self, sample: Passage) -> Passage:
+        return replace(sample, torn=True)
+
+    def texts(self, samples: Iterable[Passage]) -> Iterator[str]:
+        for sample in samples:
+            yield sample.text
+
+    def flavour(self, data: Data) -> tuple[Any, ...]:
+        return (data.detokenise,)
+
+    def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
+        texts = map(DETOKENISERS[data.detokenise], texts)
+        return Text.characters(texts) if data.kind == "characters" else Text.language(texts, data.vocabulary)
+
+    def fit(self, config: Any, text: Text) -> Any:
+        end = text.id_of(END_OF_TEXT)
+        if end is None:
+            raise DataError(f"the tokenizer has no {END_OF_TEXT}, which begins and ends documents.")
+        return replace(config, vocabulary=text.size, end=end)
+
+    def encode(
+        self, samples: Sequence[Passage], text: Text, config: Any, longest: int, data: Data | None = None,
+        labels: Sequence[str] = (),
+    ) -> Encoded:  # fmt: skip
+        """Nothing is too long. The end token of a document is the one that the next begins with."""
+        clean = DETOKENISERS["none" if data is None else data.detokenise]
+        rows = text.encode([clean(sample.text) for sample in samples])
+        joints = [OPENS if s.opens else TORN if s.torn else CONTINUES for s in samples]
+        joined = [[config.end, *row] if joint == OPENS else row for row, joint in zip(rows, joints, strict=True)]
+        flat = {"text": joined, "joint": [[joint] for joint in joints]}
+        return Encoded(list(samples), {name: _rows(side) for name, side in flat.items()}, [])
+
+    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+        if config.length > tokens:
+            raise SettingError(
+                f"train.tokens={tokens} has no room for one window of model.length={config.length}. Raise it, or lower that."
+            )
+        return plan_windows(documents(encoded), config.length, tokens, seed, packed)
+
+    def collate(self, encoded: Encoded, rows: Stretches, config: Any, shape: Shape | None = None) -> Batch:
+        values = _stream(encoded)
+        reads = [values[first:last] for first, last in rows]
+        says = [values[first + 1 : last + 1] for first, last in rows]
+        if shape is not None:
+            x, offsets = pack(reads, shape.rooms[0], shape.longest[0], shape.documents, config.end)
+            labels, _ = pack(says, shape.rooms[0], shape.longest[0], shape.documents, IGNORE)
+            return Batch(x, labels=labels, offsets=offsets)
+        # no mask: padding stands at the end, where the causal rule hides it
+        return Batch(pad(reads, config.end)[0], labels=pad(says, IGNORE)[0])
+
+    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
+        stride = config.length if data is None else data.stride or config.length
+        if stride > config.length:
+            raise SettingError(f"data.stride={stride} would leave tokens out: the context has {config.length}.")
+        values = _stream(encoded)
+        windows = in_turn(documents(encoded), config.length, stride)
+        for part in chunked(windows, max(tokens // config.length, 1)):
+            rows = np.array([(first, last) for first, last, _ in part])
+            batch = self.collate(encoded, rows, config)
+            assert batch.labels is not None
+            for row, (first, _, said) in enumerate(part):
+                batch.labels[row, : said - first] = IGNORE
+            yield batch
+
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        assert batch.labels is not None
+        return model.body.cross_entropy(model.body(batch).sequence, batch.labels, terms.smoothing)
+
+    def answer(self, model: Asked, inputs: Sequence[str], decode: Decode, first: int = 0) -> list[Answer]:
+        """What follows each text. An empty one is the beginning of a document."""
+        text, config = model.text_or_refuse(), model.config
+        prompts = [prompt_ids(item, text, config, decode) for item in inputs]
+        lengths = np.array([len(row) for row in prompts], dtype=np.int64)
+        if not len(prompts):
+            return []
+        limits = np.array([room_left(length, config, decode) for length in lengths.tolist()])
+        answers: list[Answer] = [Answer("")] * len(prompts)
+        costs = lengths + limits
+        plan = Plan(costs, max(BUDGET, int(costs.max())), seed=0)
+        for rows in plan.sequential():
+            x, mask = pad([prompts[i] for i in rows], config.end)
+            batch = Batch(x, mask).to(model.device)
+            until = _stops(text, decode.until)
+            found = search(
+                model.body, batch, config.end, torch.from_numpy(limits[rows]), decode, requests=first + rows,
+                until=until, budget=BUDGET,
+            )  # fmt: skip
+            for i, options in zip(rows.tolist(), found, strict=True):
+                answers[i] = self._say(text, inputs[i], options, decode)
+        return answers
+
+    def _say(self, text: Text, prompt: str, options: list[Found], decode: Decode) -> Answer:
+        values = [_cut_text(text, option, decode.until) for option in options]
+        best = options[0]
+        extra = {
+            "prompt": prompt,
+            "ids": list(best.tokens),
+            "why": best.why,
+            "log_probabilities": [round(value, 6) for value in best.logs],
+            "alternatives": [
+                {"value": value, "score": option.score, "why": option.why}
+                for value, option in zip(values, options, strict=True)
+            ],
+        }
+        return Answer(values[0], tuple(option.score for option in options), tuple(text.pieces(best.tokens)), extra)
+
+    def streams(self, decode: Decode) -> bool:
+        return decode.beam == 1 and decode.best == 1
+
+    def stream_answer(self, model: Asked, prompt: str, decode: Decode) -> Iterator[str]:
+        text, config = model.text_or_refuse(), model.config
+        ids = prompt_ids(prompt, text, config, decode)
+        if decode.best > 1:
+            raise SettingError("decode.best answers one after another cannot be streamed: ask for one.")
+        limit = torch.tensor([room_left(len(ids), config, decode)])
+        flow = Flow(text, decode.until)
+        batch = Batch(torch.tensor([ids])).to(model.device)
+        for new in stream(model.body, batch, config.end, limit, decode, until=_stops(text, decode.until)):
+            if part := flow.add(new[0]):
+                yield part
+            if flow.stopped:
+                return
+        if rest := flow.end():
+            yield rest
+
+    def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
+        """The likeliest of some continuations, as GPT-2 was asked without being trained for it: by the probability of all
+        tokens of each after the prompt. `scores` are the probabilities among the choices."""
+        if len(choices) < 2 or not all(choices):
+            raise SettingError("a choice needs two or more texts, none of them empty.")
+        text, config = model.text_or_refuse(), model.config
+        given = text.encode([prompt])[0] or [config.end]
+        rows = [[*given, *row] for row in text.encode(list(choices))]
+        if (most := max(map(len, rows))) > config.length:
+            raise RegardError(f"the prompt with a choice has {most} tokens, and the model reads {config.length}.")
+        x = pad(rows, config.end)[0].to(model.device)
+        with torch.inference_mode():
+            logits = model.body.read(model.body(Batch(x)).sequence)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logs = logits[:, :-1].log_softmax(-1).gather(2, x[:, 1:, None])[..., 0].double().cpu()
+        sums = [float(logs[i, len(given) - 1 : len(row) - 1].sum()) for i, row in enumerate(rows)]
+        counts = [len(row) - len(given) for row in rows]
+        chances = torch.tensor(sums).softmax(0).tolist()
+        order = sorted(range(len(choices)), key=lambda i: -sums[i])
+        listed = [
+            {"value": choices[i], "probability": chances[i], "log_probability": sums[i], "tokens": counts[i]}
+            for i in order
+        ]
+        return Answer(choices[order[0]], tuple(chances[i] for i in order), (), {"prompt": prompt, "choices": listed})
+
+    def quick(self, decode: Decode) -> Decode:
+        return replace(decode, beam=1, best=1, length=64)
+
+    def score(
+        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
+    ) -> Scored:
+        """Perplexity of a token and of a word (of the text as it was, with its line ends), and bits for each of its bytes."""
+        size = sum(len(sample.text.encode()) for sample in encoded.samples)
+        count = sum(words(sample.text) for sample in encoded.samples)
+        scores: dict[str, float | str] = {
+            "perplexity": round(_exp(sums.mean), 3),
+            "word_perplexity": round(_exp(sums.total / max(count, 1)), 2),
+            "bits_per_byte": round(sums.total / math.log(2) / max(size, 1), 4),
+        }
+        some = encoded.samples[:SHOWN]
+        answers = self.answer(model, [_beginning(sample.text) for sample in some], replace(decode, crop=True))
+        return scores, answers
+
+    def line(self, scores: Mapping[str, Any]) -> str:
+        return (
+            f"perplexity {scores['perplexity']:8.2f}  of a word {scores['word_perplexity']:8.2f}  "
+            f"bits a byte {scores['bits_per_byte']:6.3f}"
+        )
+
+    def example(self, sample: Passage, answer: Answer) -> dict[str, str]:
+        return {"text": str(answer.extra.get("prompt", "")), "goes on": str(answer.value)}
+
+    def show(self, sample: Passage, answer: Answer) -> str:
+        said = f"{answer.extra.get('prompt', '')}▸{answer.value}"
+        return "".join(f"    {line}\n" for line in said.splitlines())
+
+
+def documents(encoded: Encoded) -> Stretches:
+    """(N, 2): where reading may begin, and the last token that may be said, in each document or torn part of one."""
+    text, joint = encoded.sides["text"], encoded.sides["joint"]
+    assert isinstance(text, Rows) and isinstance(joint, Rows)
+    joints = np.asarray(joint.values)
+    heads = np.flatnonzero(joints != CONTINUES)
+    heads = heads if len(heads) and heads[0] == 0 else np.concatenate([[0], heads])
+    following = np.append(heads[1:], len(joints))
+    # where a document follows, its first token ends this one
+    opens = np.append(joints, CONTINUES)[following] == OPENS
+    return np.stack([text.starts[heads], text.starts[following] - 1 + opens], axis=1)
+
+
+def prompt_ids(prompt: str, text: Text, config: Any, decode: Decode) -> list[int]:
+    ids = text.encode([prompt])[0] or [config.end]
+    if len(ids) <= config.length:
+        return ids
+    if decode.crop:
+        keep = max(config.length + 1 - (decode.length or SAID), config.length // 2)
+        return ids[-keep:]
+    raise RegardError(
+        f"the prompt has {len(ids):,} tokens, and the model reads {config.length:,}. Shorten it, or set decode.crop=true to "
+        "keep its end."
+    )
+
+
+def room_left(given: int, config: Any, decode: Decode) -> int:
+    """How many tokens may be said: the last of them is not read again."""
+    return min(decode.length or SAID, config.length - given + 1)
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> Rows:
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    values = np.concatenate([np.array(row, dtype=np.int32) for row in rows]) if len(rows) else np.zeros(0, np.int32)
+    return Rows(values, starts)
+
+
+def _stream(encoded: Encoded) -> np.ndarray:
+    text = encoded.sides["text"]
+    assert isinstance(text, Rows)
+    return text.values
+
+
+def _stops(text: Text, until: Sequence[str]) -> Callable[[int, list[int]], bool] | None:
+    """Whether what a row has said holds a stop string."""
+    if not until:
+        return None
+    return lambda row, tokens: any(stop in text.decode([tokens])[0] for stop in until)
+
+
+def _cut_text(text: Text, found: Found, until: Sequence[str]) -> str:
+    if not until:
+        return text.decode([found.tokens])[0]
+    flow = Flow(text, until)
+    return flow.add(found.tokens) + flow.end()
+
+
+def _beginning(text: str) -> str:
+    """Some of the text, up to the end of a word."""
+    if len(text) <= BEGINNING:
+        return text[: len(text) // 2]
+    return text[:BEGINNING].rsplit(" ", 1)[0]
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf

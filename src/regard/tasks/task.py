@@ -1,0 +1,185 @@
+"""What every task offers. Commands, runs, cards and evaluation know a task by these words and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from regard.data.plan import Epochs, Packs, Plan, Shape
+from regard.data.settings import Data
+from regard.data.store import Rows
+from regard.decode.settings import Decode
+from regard.errors import RegardError
+from regard.inputs.text import Text
+from regard.tasks.asked import Asked
+from regard.waists import Answer, Batch
+
+Side = Sequence[np.ndarray] | Rows
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Samples as rows of ids on one or more sides; and those that were too long.
+
+    What is trained on lies in mapped files, and its samples are not kept."""
+
+    samples: list[Any]
+    sides: Mapping[str, Side]
+    too_long: list[Any]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sides.values())))
+
+
+def lengths_of(rows: Side) -> np.ndarray:
+    return rows.lengths() if isinstance(rows, Rows) else np.array([len(row) for row in rows], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the loss is made of beside the task's own likelihood."""
+
+    smoothing: float = 0.0
+    """share of probability that goes to the other classes"""
+    auxiliary: float = 0.0
+    """weight of the language-model loss beside a task's own"""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The loss on some data, before it is divided."""
+
+    total: float
+    count: float
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+
+Scored = tuple[dict[str, float | str], list[Answer]]
+
+
+class Task:
+    """A sample is what the task's files hold: it has a `path` and a `line`, and the rest is the task's affair."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    columns: ClassVar[tuple[str, ...]]
+    """that a person may name"""
+    unit: ClassVar[str]
+    """what samples are called"""
+    metric: ClassVar[str]
+    """which score decides between two models; the loss does where it is equal"""
+    lowest: ClassVar[bool] = False
+    """whether a lower one is better"""
+    sample: ClassVar[type[Any]]
+    """the kind of its samples"""
+    sides: ClassVar[tuple[str, ...]]
+    """of its rows of ids"""
+    model: ClassVar[str]
+    """the preset that is trained when none is named"""
+    usage: ClassVar[str] = '"a text"'
+    """an input as it is written on a command line"""
+
+    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Any]:
+        """Samples one by one, and the places of rows that are left out (`Empty`)."""
+        raise NotImplementedError
+
+    def key(self, sample: Any) -> str:
+        """What must not stand on both sides of a split."""
+        raise NotImplementedError
+
+    def texts(self, samples: Iterable[Any]) -> Iterator[str]:
+        """All that is text in samples, by which data is known again."""
+        raise NotImplementedError
+
+    def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
+        return Text.train(texts, data.vocabulary)
+
+    def flavour(self, data: Data) -> tuple[Any, ...]:
+        """Settings that change how samples are encoded."""
+        return ()
+
+    def label(self, sample: Any) -> str | None:
+        """The class of a sample, where the task has classes."""
+        return None
+
+    def torn(self, sample: Any) -> Any:
+        """The same sample after one that was taken out before it."""
+        return sample
+
+    def fit(self, config: Any, text: Text) -> Any:
+        """The system's config with the tokenizer's vocabulary and special tokens."""
+        raise NotImplementedError
+
+    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
+        """What is put on the body's states; None: the body itself reads them."""
+        return None
+
+    def encode(
+        self, samples: Sequence[Any], text: Text, config: Any, longest: int, data: Data | None = None,
+        labels: Sequence[str] = (),
+    ) -> Encoded:  # fmt: skip
+        raise NotImplementedError
+
+    def lengths(self, encoded: Encoded) -> np.ndarray:
+        """(N, sides): positions that each sample costs."""
+        return np.stack([lengths_of(side) for side in encoded.sides.values()], axis=1)
+
+    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+        return (Packs if packed else Plan)(self.lengths(encoded), tokens, seed)
+
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
+        raise NotImplementedError
+
+    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
+        """All samples in order, to measure the loss."""
+        lengths = self.lengths(encoded)
+        for rows in Plan(lengths, max(tokens, int(lengths.sum(1).max())), seed=0).sequential():
+            yield self.collate(encoded, rows, config)
+
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        """(sum, count), so that accumulation and distribution are right by construction."""
+        raise NotImplementedError
+
+    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+        """In the order of the inputs, which are numbered from `first` for their random streams."""
+        raise NotImplementedError
+
+    def streams(self, decode: Decode) -> bool:
+        """Whether an answer can be given as it is made."""
+        return False
+
+    def stream_answer(self, model: Asked, prompt: str, decode: Decode) -> Iterator[str]:
+        raise RegardError(f"{self.name} answers as a whole, not word by word.")
+
+    def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
+        """Which of some texts follows best."""
+        raise RegardError(f"{self.name} cannot choose between texts: language and choose can.")
+
+    def score(
+        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
+    ) -> Scored:
+        """The task's own measures, and answers to the samples, or to the first `most`; `sums` is the loss on all of them."""
+        raise NotImplementedError
+
+    def quick(self, decode: Decode) -> Decode:
+        """How samples are answered while training: as a whole they are only at the end."""
+        return replace(decode, beam=1, best=1, sample=False)
+
+    def line(self, scores: Mapping[str, Any]) -> str:
+        """The scores of a validation in a few words."""
+        return "  ".join(f"{name} {value:6.2f}" for name, value in scores.items() if isinstance(value, float))
+
+    def example(self, sample: Any, answer: Answer) -> dict[str, str]:
+        """A sample with its answer, as a row of a table."""
+        raise NotImplementedError
+
+    def show(self, sample: Any, answer: Answer) -> str:
+        """The same as indented lines."""
+        return "".join(f"    {name}: {value}\n" for name, value in self.example(sample, answer).items())
