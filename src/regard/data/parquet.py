@@ -49,6 +49,15 @@ def parquet_rows(path: Path, wanted: Wanted) -> Iterator[tuple[int, dict[str, An
         raise DataError(f"is no Parquet file, or a damaged one{where} ({reason}).", path, advice=advice) from error
 
 
+def parquet_names(path: Path) -> dict[str, bool]:
+    """The columns, and whether each holds text."""
+    arrow, parquet = _library(path)
+    try:
+        return {field.name: _is_text(field.type) for field in parquet.read_schema(path)}
+    except (arrow.ArrowException, OSError):
+        return {}  # who reads the rows says what is wrong
+
+
 def _library(path: Path) -> tuple[Any, Any]:
     try:
         import pyarrow

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from regard.data.columns import Wanted, listed, short
 from regard.data.files import Complain, existing, lines, refuse
-from regard.data.parquet import parquet_rows
+from regard.data.parquet import parquet_names, parquet_rows
 from regard.errors import DataError, UnknownName
 
 T = TypeVar("T")
@@ -73,6 +73,28 @@ def iterate_rows(
             f"each also with .gz, and .parquet .pq.{wanted.beside}",
         )
     return rows if columns is not None else _without_header(path, rows, wanted, complain)
+
+
+def heading(entry: str) -> dict[str, bool]:
+    """What the columns of a file seem to be called, by its first row that is not blank, and whether each holds text.
+
+    Of a table without a header these are its first values."""
+    path = existing(entry)
+    kind = format_of(path)
+    if kind in PARQUET:
+        return parquet_names(path)
+    deaf: Complain = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    if kind in OBJECTS:
+        for line, text in lines(path, deaf):
+            if text.strip():
+                try:
+                    record = _object(path, line, text)
+                except DataError:
+                    return {}
+                return {name: isinstance(value, str) for name, value in record.items()}
+    cells = _comma_cells(path, deaf) if kind == ".csv" else _tab_cells(path, deaf)
+    first = next((row for _, row in cells if any(map(str.strip, row))), [])
+    return {cell.strip(): True for cell in first}
 
 
 def format_of(path: str | Path) -> str:

@@ -1,0 +1,251 @@
+"""Texts with a class, and questions with choices, from files that have columns: tables, JSON lines, Parquet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from regard.data.columns import Wanted, listed
+from regard.data.entries import expand
+from regard.data.files import Complain, refuse
+from regard.data.rows import Empty, heading, iterate_rows
+from regard.errors import DataError
+
+S = TypeVar("S", bound="Labelled | Question")
+
+LABELLED = ("text", "pair", "label")
+QUESTION = ("context", "question", "choices", "label")
+"""What a person may name by --columns."""
+
+UNREAD = ("id", "idx", "index", "guid", "pair")
+"""Columns that are never taken for the text."""
+CHOICE = re.compile(r"choice\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A text, or two that are looked at together, and their class; and where they were read."""
+
+    text: str
+    other: str
+    """the second of a pair; else nothing"""
+    label: str
+    """nothing where it is asked for"""
+    path: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is told, what is asked about it, and some answers, one of them right; and where they were read."""
+
+    context: str
+    question: str
+    """may be nothing: then an answer goes on with the context"""
+    choices: tuple[str, ...]
+    label: int = -1
+    """which choice is right, from 0; -1 where it is asked for"""
+    path: str = ""
+    line: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", tuple(self.choices))  # what was kept as JSON comes back as a list
+
+    @property
+    def told(self) -> str:
+        return f"{self.context} {self.question}".strip()
+
+
+def iterate_labelled(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Labelled | Empty]:
+    """Those of every file or pattern of files, in the order given."""
+    return _everything(data, lambda entry: labelled_of(entry, columns), "texts", "Each row needs a text and a label.")
+
+
+def iterate_questions(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Question | Empty]:
+    advice = "Each row needs a context, choices and the label of the right one."
+    return _everything(data, lambda entry: questions_of(entry, columns), "questions", advice)
+
+
+def labelled_of(
+    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse
+) -> Iterator[Labelled | Empty]:
+    """Those of one file. Columns are `text`, `label` and perhaps `pair`; one column of text beside `label` needs no name.
+
+    A table of two columns without a header has the text first. Whitespace around a text is removed, nothing else."""
+    Wanted(("text", "label"), columns, ("pair",))  # a wrong choice is refused before names are looked for
+    chosen = _labelled_columns(entry, columns)
+    rows = iterate_rows(entry, ("text", "label"), chosen, complain, optional=("pair",), numbers=("label",))
+    return _sort_out(entry, ((line, _labelled(entry, line, row)) for line, row in rows))
+
+
+def questions_of(
+    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse
+) -> Iterator[Question | Empty]:
+    """Those of one file. `choices` is a list, or stands in columns choice0, choice1, …; `label` is the number of the right
+    one from 0, its letter, or its text.
+
+    Where the right choice stands under `answer`, a number that is also the text of a choice means that text."""
+    names, chosen = _question_columns(entry, columns)
+    needed = tuple(name for name in names if name not in ("question", *_more(names)))
+    by_text = (chosen or {}).get("label") == "answer"
+
+    def read() -> Iterator[tuple[int, Question | Empty | None]]:
+        rows = iterate_rows(entry, needed, chosen, complain, optional=tuple(names), numbers=("label",))
+        for line, row in rows:
+            try:
+                item = _question(entry, line, row, by_text)
+            except DataError as error:
+                complain("format", error)
+                continue
+            yield line, item
+
+    return _sort_out(entry, read())
+
+
+def _everything(
+    data: Sequence[str], read: Callable[[str], Iterator[S | Empty]], unit: str, advice: str
+) -> Iterator[S | Empty]:
+    entries = expand(data)
+    if not entries:
+        raise DataError("no data was given.", advice="Name at least one file.")
+    found = empty = 0
+    for entry in entries:
+        for item in read(entry):
+            found, empty = (found, empty + 1) if isinstance(item, Empty) else (found + 1, empty)
+            yield item
+    if not found:
+        blank = f"in all {empty} rows something is blank" if empty else "there is no row"
+        raise DataError(f"no {unit} were found: {blank}.", ", ".join(entries), advice=advice)
+
+
+def _sort_out(path: str, rows: Iterable[tuple[int, S | Empty | None]]) -> Iterator[S | Empty]:
+    blank: list[Empty] = []  # held back: blank lines at the end of a file are no lost rows
+    for line, item in rows:
+        if item is None:
+            blank.append(Empty(path, line))
+            continue
+        yield from blank
+        blank.clear()
+        yield item
+
+
+# -- a text and its class
+
+
+def _labelled_columns(entry: str, columns: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """What is called how: as a person said, and beyond that what the names in the file leave no doubt about."""
+    names = heading(entry)
+    chosen = _spelt(columns, names, LABELLED)
+    if "label" not in chosen:
+        return columns
+    if "text" in chosen or _by_place(chosen, names):
+        return _others(chosen)
+    others = [
+        name for name, text in names.items() if text and name not in chosen.values() and name.lower() not in UNREAD
+    ]
+    if len(others) != 1:
+        advice = f"Say which it is: --columns text=NAME, and pair=NAME for a second one, of: {listed(names)}."
+        raise DataError("no column is named 'text'.", entry, 1, advice)
+    return _others({**chosen, "text": others[0]})
+
+
+def _spelt(columns: Mapping[str, str] | None, names: Mapping[str, bool], wanted: Sequence[str]) -> dict[str, str]:
+    """What was said, with those of the other `wanted` columns that the file has under these very names, in any case."""
+    said = dict(columns or {})
+    if _by_place(said, names):
+        return said
+    small = {name.lower(): name for name in names}
+    return {**{name: small[name] for name in wanted if name in small}, **said}
+
+
+def _others(chosen: Mapping[str, str]) -> dict[str, str]:
+    """What is called otherwise. The rest is found by its name, and may be missing in a row where it is optional."""
+    return {name: column for name, column in chosen.items() if name != column}
+
+
+def _by_place(chosen: Mapping[str, str], names: Mapping[str, bool]) -> bool:
+    """Whether columns were chosen by their places, so that there is no header."""
+    return any(name not in names and name.isdigit() for name in chosen.values())
+
+
+def _labelled(path: str, line: int, row: Mapping[str, str]) -> Labelled | Empty | None:
+    text, label = row["text"].strip(), row["label"].strip()
+    other = row.get("pair", "").strip()
+    if not text and not label and not other:
+        return None
+    missing = [name for name, value in (("text", text), ("label", label)) if not value]
+    missing += ["second text"] * ("pair" in row and not other)
+    if missing:
+        return Empty(path, line, f"no {' and no '.join(missing)} beside: {(text or other or label)[:60]}")
+    return Labelled(text, other, label, path, line)
+
+
+# -- a question and its choices
+
+
+def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[list[str], dict[str, str] | None]:
+    """The names that are asked for, and what is called how."""
+    names = heading(entry)
+    chosen = _spelt(columns, names, (*QUESTION, "answer"))
+    asked = ["question"]
+    single = [name for name in names if CHOICE.fullmatch(name.lower())] or [n for n in chosen if CHOICE.fullmatch(n)]
+    answer = chosen.pop("answer", None)
+    if "label" not in chosen and answer is not None:
+        chosen["label"] = answer
+    if "context" not in chosen and "question" in chosen:
+        chosen["context"] = chosen.pop("question")
+        asked = []
+    wanted = ["context", "label"]
+    if "choices" in chosen or not single:
+        wanted.append("choices")
+    else:
+        wanted += sorted((name.lower() for name in single), key=lambda name: int(name[6:]))
+        chosen |= {name.lower(): name for name in single if name.lower() not in chosen}
+        if wanted[2] != "choice0":
+            raise DataError(
+                f"its choices begin with '{wanted[2]}'.", entry, 1, "Count them from choice0, as labels do."
+            )
+    return [*wanted, *asked], _others(chosen) if chosen else None
+
+
+def _more(names: Iterable[str]) -> list[str]:
+    """Choices beyond two: a row may leave them out."""
+    return [name for name in names if CHOICE.fullmatch(name) and int(name[6:]) > 1]
+
+
+def _question(path: str, line: int, row: Mapping[str, Any], by_text: bool) -> Question | Empty | None:
+    context, label = row["context"].strip(), row["label"].strip()
+    question = row.get("question", "").strip()
+    given = row.get("choices", [value for name, value in row.items() if CHOICE.fullmatch(name)])
+    if isinstance(given, str) and given.strip():
+        raise DataError("'choices' is one text, not a list.", path, line, 'Write it as ["…", "…"].')
+    choices = [choice.strip() for choice in given]
+    while choices and not choices[-1] and "choices" not in row:
+        choices.pop()  # a table has as many columns as its longest row
+    if not any((context, question, label, *choices)):
+        return None
+    if not (context or question) or not label or not choices:
+        missing = "context" if not (context or question) else "label" if not label else "choices"
+        return Empty(path, line, f"no {missing} beside: {(context or question or label)[:60]}")
+    if len(choices) < 2:
+        raise DataError("has one choice only.", path, line, "A question needs two or more.")
+    if not all(choices):
+        raise DataError(f"choice {choices.index('')} is blank.", path, line)
+    if len(set(choices)) < len(choices):
+        twice = next(choice for choice in choices if choices.count(choice) > 1)
+        raise DataError(f"the choice '{twice[:40]}' stands there twice.", path, line)
+    return Question(context, question, tuple(choices), _right(path, line, label, choices, by_text), path, line)
+
+
+def _right(path: str, line: int, label: str, choices: Sequence[str], by_text: bool) -> int:
+    places = {str(place): place for place in range(len(choices))}
+    texts = {choice: place for place, choice in enumerate(choices)}
+    letters = {chr(ord("A") + place): place for place in range(min(len(choices), 26))}
+    for table in (texts, places, letters) if by_text else (places, texts, letters):
+        if label in table:
+            return table[label]
+    if label.lstrip("-").isdigit():
+        raise DataError(f"the label {label} is out of range.", path, line, f"It counts from 0 to {len(choices) - 1}.")
+    raise DataError(f"the label '{label[:40]}' is none of the {len(choices)} choices, and no number.", path, line)

@@ -1,0 +1,192 @@
+"""Texts with classes and questions with choices: what files may look like, and what is said of bad rows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.data.rows import Empty
+from regard.data.tables import Labelled, Question, iterate_labelled, iterate_questions, labelled_of, questions_of
+from regard.errors import DataError, RegardError
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return str(path)
+
+
+def objects(folder: Path, *rows: Any) -> str:
+    return write(folder, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def parquet(folder: Path, **columns: Any) -> str:
+    arrow = pytest.importorskip("pyarrow", reason="Parquet is read by pyarrow")
+    from pyarrow import parquet as files
+
+    files.write_table(arrow.table(columns), folder / "a.parquet")
+    return str(folder / "a.parquet")
+
+
+def plain(items: Any) -> list[tuple[str, ...]]:
+    return [(item.text, item.other, item.label) for item in items]
+
+
+WANTED = [("a good one", "", "1"), ("a bad one", "", "0")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("a.tsv", "text\tlabel\na good one\t1\na bad one\t0\n", None),
+        ("a.tsv.gz", "sentence\tlabel\na good one \t1\na bad one\t0\n", {"text": "sentence"}),
+        ("a.tsv.gz", "sentence\tlabel\na good one \t1\na bad one\t0\n", None),
+        ("a.tsv", "a good one\t1\na bad one\t0\n", None),
+        ("a.tsv", "1\ta good one\n0\ta bad one\n", {"text": "1", "label": "0"}),
+        ("a.csv", "Label,idx,Review\n1,7,a good one\n0,8,a bad one\n\n\n", None),
+        ("a.csv", 'kind,"text"\n1,a good one\n0,a bad one\n', {"label": "kind"}),
+        ("a.csv", "kind,said\n1,a good one\n0,a bad one\n", {"label": "kind"}),
+        ("a.jsonl", '{"text": "a good one", "label": 1}\n\n{"label": "0", "text": "a bad one"}\n', None),
+        ("a.jsonl", '{"id": 3, "body": "a good one", "label": 1}\n{"body": "a bad one", "label": 0}\n', None),
+    ],
+)
+def test_texts_and_their_classes_are_read_from_every_kind_of_table(
+    name: str, text: str, columns: Any, tmp_path: Path
+) -> None:
+    found = [item for item in iterate_labelled([write(tmp_path, name, text)], columns) if isinstance(item, Labelled)]
+    assert plain(found) == WANTED
+
+
+def test_parquet_has_classes_as_numbers(tmp_path: Path) -> None:
+    path = parquet(tmp_path, sentence=["a good one", "a bad one"], label=[1, 0], idx=[4, 5])
+    assert plain(iterate_labelled([path])) == WANTED
+
+
+def test_a_pair_is_two_columns(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "premise\thypothesis\tlabel\na dog\tan animal\tyes\na dog\ta cat\tno\n")
+    with pytest.raises(DataError, match=r"no column is named 'text'.*--columns text=NAME.*premise, hypothesis, label"):
+        list(iterate_labelled([path]))
+    found = list(iterate_labelled([path], {"text": "premise", "pair": "hypothesis"}))
+    assert plain(found) == [("a dog", "an animal", "yes"), ("a dog", "a cat", "no")]
+    assert (found[1].path, found[1].line) == (path, 3)
+    path = objects(tmp_path, {"text": "a", "pair": "b", "label": "x"}, {"text": "a", "label": "y"})
+    assert plain(iterate_labelled([path])) == [("a", "b", "x"), ("a", "", "y")]
+
+
+def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "text\tpair\tlabel\na\tb\tx\n\tb\tx\na\t\tx\na\tb\t \n\n\n")
+    found = list(iterate_labelled([path]))
+    assert [item.text for item in found if isinstance(item, Empty)] == [
+        "no text beside: b", "no second text beside: a", "no label beside: a",
+    ]  # fmt: skip
+    assert [item.line for item in found] == [2, 3, 4, 5]
+
+
+def test_a_file_without_a_row_says_what_a_row_needs(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no texts were found: there is no row. Each row needs a text and a label"):
+        list(iterate_labelled([write(tmp_path, "a.tsv", "text\tlabel\n")]))
+    with pytest.raises(DataError, match="in all 1 rows something is blank"):
+        list(iterate_labelled([write(tmp_path, "a.tsv", "text\tlabel\n\tx\n")]))
+    with pytest.raises(DataError, match="no data was given"):
+        list(iterate_labelled([]))
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "sentence\tlabel\na b\t1\n")
+    with pytest.raises(RegardError, match=r"unknown column 'sentense'. Did you mean 'sentence'"):
+        list(iterate_labelled([path], {"text": "sentense"}))
+    with pytest.raises(RegardError, match="unknown column choice 'txt'"):
+        list(iterate_labelled([path], {"txt": "sentence"}))
+    path = write(tmp_path, "b.tsv", "text\tsentiment\n" + "a b\t1\n" * 9)
+    with pytest.raises(DataError, match=r"looks like a header.*--columns text=text label=sentiment"):
+        list(iterate_labelled([path]))
+
+
+ASKED = {"context": "It rains.", "question": "What is wet?", "choices": ["the street", "the sun"], "label": 0}
+TOLD = Question("It rains.", "What is wet?", ("the street", "the sun"), 0)
+
+
+def bare(items: Any) -> list[Question]:
+    return [Question(item.context, item.question, item.choices, item.label) for item in items]
+
+
+@pytest.mark.parametrize("label", [0, "0", "the street", "A"])
+def test_the_right_choice_is_a_number_a_letter_or_its_text(label: Any, tmp_path: Path) -> None:
+    found = list(iterate_questions([objects(tmp_path, {**ASKED, "label": label})]))
+    assert bare(found) == [TOLD] and found[0].line == 1 and found[0].told == "It rains. What is wet?"
+
+
+def test_choices_stand_in_a_list_or_in_columns(tmp_path: Path) -> None:
+    rest = {name: value for name, value in ASKED.items() if name not in ("question", "label")}
+    path = objects(tmp_path, {**ASKED}, {**rest, "label": 1}, {**ASKED, "choices": ["a", "b", "c"], "label": 2})
+    assert bare(iterate_questions([path])) == [
+        TOLD, Question("It rains.", "", ("the street", "the sun"), 1),
+        Question("It rains.", "What is wet?", ("a", "b", "c"), 2),
+    ]  # fmt: skip
+    table = "choice0,context,choice1,answer,question,choice2\nthe street,It rains.,the sun,the street,What is wet?,\n"
+    table += "a,It rains.,b,c,What is wet?,c\n"
+    assert bare(iterate_questions([write(tmp_path, "a.csv", table)])) == [
+        TOLD, Question("It rains.", "What is wet?", ("a", "b", "c"), 2),
+    ]  # fmt: skip
+    path = parquet(tmp_path, context=["It rains."], question=["What is wet?"], choices=[ASKED["choices"]], label=[0])
+    assert bare(iterate_questions([path])) == [TOLD]
+
+
+def test_columns_of_questions_can_be_named(tmp_path: Path) -> None:
+    row = {"article": "It rains.", "question": "What is wet?", "options": ASKED["choices"], "answer": "A"}
+    named = {"context": "article", "choices": "options"}
+    assert bare(iterate_questions([objects(tmp_path, row)], named)) == [TOLD]
+    alone = {"question": "What is wet?", "choices": ASKED["choices"], "answer": 0}
+    assert bare(iterate_questions([objects(tmp_path, alone)])) == [Question("What is wet?", "", TOLD.choices, 0)]
+
+
+def test_an_answer_that_is_a_number_is_a_text_and_a_label_a_place(tmp_path: Path) -> None:
+    sums = {"context": "1 + 1 =", "choices": ["3", "1", "2"]}
+    assert bare(iterate_questions([objects(tmp_path, {**sums, "answer": "2"})]))[0].label == 2
+    assert bare(iterate_questions([objects(tmp_path, {**sums, "label": 1})]))[0].label == 1
+    assert bare(iterate_questions([objects(tmp_path, {**sums, "label": "3"})]))[0].label == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"label": 2}, "line 2: the label 2 is out of range. It counts from 0 to 1"),
+        ({"label": -1}, "the label -1 is out of range"),
+        ({"label": "the moon"}, "the label 'the moon' is none of the 2 choices"),
+        ({"choices": ["the street"]}, "has one choice only"),
+        ({"choices": ["the street", " "]}, "choice 1 is blank"),
+        ({"choices": ["a", "a"]}, "the choice 'a' stands there twice"),
+        ({"choices": "the street"}, "'choices' is one text, not a list"),
+        ({"choices": {"a": 1}}, "'choices' is not text"),
+    ],
+)
+def test_bad_questions_are_refused_by_name_or_noted(change: Any, said: str, tmp_path: Path) -> None:
+    path = objects(tmp_path, ASKED, {**ASKED, **change}, ASKED)
+    with pytest.raises(DataError, match=said):
+        list(iterate_questions([path]))
+    heard: list[str] = []
+    found = list(questions_of(path, complain=lambda kind, error: heard.append(f"{kind}: {error}")))
+    assert len(found) == 2 and len(heard) == 1 and said in heard[0]
+
+
+def test_bad_rows_of_a_table_are_noted(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "text\tlabel\na\tx\nb\ny\tz\n")
+    heard: list[str] = []
+    found = list(labelled_of(path, complain=lambda kind, error: heard.append(kind)))
+    assert [item.line for item in found] == [2, 4] and heard == ["format"]
+
+
+def test_choices_are_counted_from_nought(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its choices begin with 'choice1'"):
+        list(iterate_questions([write(tmp_path, "a.csv", "context,choice1,choice2,label\na,b,c,1\n")]))
+
+
+def test_a_question_that_lacks_something_is_left_out(tmp_path: Path) -> None:
+    path = objects(tmp_path, {**ASKED, "label": None}, {**ASKED, "choices": []}, ASKED)
+    assert [item.text for item in iterate_questions([path]) if isinstance(item, Empty)] == [
+        "no label beside: It rains.", "no choices beside: It rains.",
+    ]  # fmt: skip
