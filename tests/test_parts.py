@@ -15,9 +15,10 @@ from oracle import grads, near, noise, noisy
 from regard.nn.attention import Attention
 from regard.nn.block import Feed, Residual, Stack, Tokens, vaswani_block
 from regard.nn.loss import cross_entropy
-from regard.nn.memory import DecoderState, Fixed, Frozen, Growing, LayerMemory, Memory
+from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory, Memory
 from regard.nn.position import Learned, Sinusoid
 from regard.nn.rules import Causal, Real
+from regard.nn.state import DecoderState
 from regard.nn.watch import attention_names, watch
 from regard.waists import IGNORE, Look, Seen
 

@@ -63,7 +63,7 @@ class Attention(nn.Module):
     def split(self, x: Float[Tensor, "B L D"], parts: int) -> tuple[Tensor, ...]:
         """(B, L, parts · D) -> `parts` tensors (B, H, L, d)."""
         B, L, _ = x.shape
-        return tuple(x.view(B, L, parts, self.heads, -1).permute(2, 0, 3, 1, 4))
+        return tuple(x.view(B, L, parts, self.heads, self.width // self.heads).permute(2, 0, 3, 1, 4))
 
     def query(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q d"]:
         return self.split(self.q(x), 1)[0]

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from regard.nn.attention import Attention
 from regard.nn.linear import Linear, linear
-from regard.nn.memory import Frozen, LayerMemory
+from regard.nn.loss import read_cross_entropy
+from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
 from regard.nn.norm import Norm
 from regard.nn.rules import Rule
 
@@ -96,15 +97,18 @@ class Stack(nn.Module):
         self.norm = norm or nn.Identity()
 
     def forward(
-        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
-        context_rule: Rule | None = None, memory: Sequence[LayerMemory] | None = None,
-        where: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
+        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *,
+        rule: Rule | Sequence[Rule | None] | None = None, context_rule: Rule | None = None,
+        memory: Sequence[LayerMemory] | None = None, where: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
     ) -> tuple[Float[Tensor, "B L D"], tuple[Tensor, ...]]:  # fmt: skip
-        """The last states, and the states after the blocks numbered in `taps` (before the last norm)."""
+        """The last states, and the states after the blocks numbered in `taps` (before the last norm).
+
+        `rule` is one for all blocks, or one for each."""
         tapped: list[Tensor] = []
+        rules = rule if isinstance(rule, Sequence) else [rule] * len(self.blocks)
         for number, block in enumerate(self.blocks):
             kept = None if memory is None else memory[number]
-            x = block(x, context, rule=rule, context_rule=context_rule, memory=kept, where=where)
+            x = block(x, context, rule=rules[number], context_rule=context_rule, memory=kept, where=where)
             if number in taps:
                 tapped.append(x)
         return self.norm(x), tuple(tapped)
@@ -112,6 +116,12 @@ class Stack(nn.Module):
     def regarded(self, context: Float[Tensor, "B K C"]) -> list[Frozen]:
         blocks: Any = self.blocks
         return [block.regarded(context) for block in blocks]
+
+    def memories(self, x: Float[Tensor, "B L D"], room: int | None = None) -> list[LayerMemory]:
+        """Of rows like these that have read nothing yet: growing ones, or fixed ones with `room`."""
+        blocks: Any = self.blocks
+        empty = [block.attend.inner.project(x[:, :0])[1:] for block in blocks]
+        return [LayerMemory(Growing(k, v) if room is None else Fixed(room).made(k, v)) for k, v in empty]
 
 
 def vaswani_block(
@@ -148,3 +158,9 @@ class Tokens(nn.Module):
     def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """States -> logits, by the same matrix."""
         return linear(x, self.table.weight, self.bias if self.biased else None)
+
+    def cross_entropy(
+        self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
+    ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+        """(sum, count) of the loss of `read(x)`, which need not be kept to learn from it."""
+        return read_cross_entropy(x, self.table.weight, self.bias if self.biased else None, labels, smoothing)

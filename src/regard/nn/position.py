@@ -23,6 +23,7 @@ class Sinusoid(nn.Module):
     def __init__(self, width: int, layout: Layout = "halves", base: float = 10000.0) -> None:
         super().__init__()
         self.width, self.layout, self.base = width, layout, base
+        self.length: int | None = None
 
     def forward(self, where: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
         # MPS has no float64
@@ -40,6 +41,7 @@ class Learned(nn.Module):
 
     def __init__(self, length: int, width: int, std: float = 0.02) -> None:
         super().__init__()
+        self.length: int | None = length
         self.table = nn.Embedding(length, width)
         nn.init.normal_(self.table.weight, std=std)
 

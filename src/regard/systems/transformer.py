@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from regard.errors import SettingError, WeightsError
 from regard.nn.block import Placement, Stack, Tokens, vaswani_block
-from regard.nn.memory import DecoderState, Fixed, Growing, LayerMemory
 from regard.nn.norm import Norm
 from regard.nn.position import Layout, Sinusoid
-from regard.nn.rules import Causal, Packed, Real, Rule, Written, join, marks
+from regard.nn.rules import Causal, Packed, Real, Rule, join, marks
+from regard.nn.state import DecoderState
 from regard.systems.preset import Preset, System
 from regard.waists import Batch, Offsets, States
 from regard.weights import Names, Published, Tensors, entry
@@ -165,16 +165,14 @@ class Transformer(nn.Module):
         if batch.offsets is not None or batch.target_mask is not None:
             raise ValueError("generation starts from padded sources and prompts of one length")
         context, _ = self.encode(batch)
-        layers = [
-            # keys and values of the source are made here, once, before beams multiply the rows
-            LayerMemory(Growing() if room is None else Fixed(room).made(regarded.keys()), regarded)
-            for regarded in self.decoder.regarded(context)
-        ]
-        at = torch.zeros(len(context), dtype=torch.long, device=context.device)
-        state = DecoderState(layers, at, None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None])
+        real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None]
+        state = DecoderState.fresh(self.decoder.memories(context, room), len(context), context.device, room, real)
+        # keys and values of the source are made here, once, before beams multiply the rows
+        for layer, regarded in zip(state.layers, self.decoder.regarded(context), strict=True):
+            layer.cross = regarded
         state.silence()
-        if room is not None:
-            state.places = self.position(torch.arange(room, device=at.device)).to(context.dtype)
+        if state.homes is not None:
+            state.places = self.position(state.homes).to(context.dtype)
         if batch.target.shape[1] > 1:
             self.advance(batch.target[:, :-1], state)
         return state
@@ -186,23 +184,15 @@ class Transformer(nn.Module):
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
         """A beam is a query of its source's row: all stand at one position."""
-        together = state.kin is not None
-        steps = 1 if together else ids.shape[1]
-        where = state.at[:, None]
-        where = where if steps == 1 else where + torch.arange(steps, device=ids.device)
-        rule: Rule | None = Causal()
-        if together:
-            rule = Written.out(state.born())
-        elif isinstance(state.layers[0].attend, Growing) and steps == 1:
-            rule = None  # one more token of a growing memory may look at all of it: no mask, the faster kernel
+        turn = state.turn(ids.shape[1])
         x, _ = self.decoder(
-            self.embed(ids, where, state.places),
-            rule=rule,
+            self.embed(ids, turn.where, state.places),
+            rule=turn.rules,
             context_rule=state.regard,
             memory=state.layers,
-            where=None if together else where,
+            where=turn.columns,
         )
-        state.passed(steps)
+        state.passed(turn.where.shape[-1])
         return x
 
 

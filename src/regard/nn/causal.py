@@ -1,0 +1,122 @@
+"""The decoder-only body: tokens, positions and one stack that never looks ahead. T-D and the GPTs are this."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.nn.block import Stack, Tokens
+from regard.nn.position import Learned, Sinusoid
+from regard.nn.rules import Causal, Packed, Real, Same, join, marks
+from regard.nn.state import DecoderState, banded
+from regard.waists import Batch, States
+
+
+class DecoderOnly(nn.Module):
+    """`bands`: how far back each block looks; a band of w is a token and the w - 1 before it, 0 is all (none given: all)."""
+
+    fixed = True
+    """search may ask for a state of fixed size"""
+
+    def __init__(
+        self, tokens: Tokens, position: Learned | Sinusoid, decoder: Stack, dropout: float, bands: Sequence[int] = ()
+    ) -> None:
+        super().__init__()
+        self.tokens, self.position, self.decoder = tokens, position, decoder
+        self.dropout = nn.Dropout(dropout)
+        self.bands = tuple(bands) or (0,) * len(decoder.blocks)
+
+    def embed(
+        self, ids: Int[Tensor, "B L"], where: Int[Tensor, "..."], known: Float[Tensor, "room D"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """`known`: the positions 0, 1, … computed before."""
+        x = self.tokens(ids)
+        places = self.position(where).to(x.dtype) if known is None else known[where]
+        return self.dropout(x + places)
+
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
+        """The states over `batch.x`. Padding at the end of a row needs no mask: nobody who is asked looks ahead to it."""
+        rule = join(
+            Causal(),
+            None if batch.documents is None else Same(batch.documents),
+            None if batch.offsets is None else Packed(batch.offsets, batch.offsets),
+            None if batch.mask is None or batch.mask.ndim == 1 else Real(batch.mask),
+        )
+        assert rule is not None
+        x = self.embed(batch.x, self._places(batch))
+        sequence, tapped = self.decoder(x, rule=banded(rule, self.bands), taps=taps)
+        return States(sequence, taps=tapped)
+
+    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+        return self.tokens.read(x)
+
+    def start(self, batch: Batch, room: int | None = None) -> DecoderState:
+        """Read all but the last token of each prompt; rows may have different lengths.
+
+        With `room`, memory is made for that many positions at once and keeps its shape."""
+        prompt = self._prompt(batch)
+        length = self.position.length
+        most = room if room is None or length is None else min(room, length)
+        empty = self.embed(prompt[:, :0], torch.arange(0, device=prompt.device))
+        layers = self.decoder.memories(empty, most)
+        state = DecoderState.fresh(layers, len(prompt), prompt.device, room, bands=self.bands)
+        if state.homes is not None and length is None:
+            state.places = self.position(state.homes).to(empty.dtype)
+        if prompt.shape[1] > 1:
+            self.advance(prompt[:, :-1], state)
+        if batch.prompt_lengths is not None:
+            state.settle(batch.prompt_lengths - 1)
+        return state
+
+    def step(self, tokens: Int[Tensor, "R"], state: DecoderState) -> Float[Tensor, "R V"]:
+        """The logits that follow one more token of each row, or of each beam of a row."""
+        x = self.advance(tokens.view(-1, state.beams), state)
+        return self.read(x.flatten(0, 1))
+
+    def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
+        """Several tokens of each row, or one of each of its beams."""
+        turn = state.turn(ids.shape[1])
+        steps = turn.where.shape[-1]
+        if state.fixed is None:  # in fixed memories rows that have finished are stepped on with the others
+            self._refuse_beyond(state.reached + steps)
+        x = self.embed(ids, turn.where, state.places)
+        x, _ = self.decoder(x, rule=turn.rules, memory=state.layers, where=turn.columns)
+        state.passed(steps)
+        return x
+
+    def _places(self, batch: Batch) -> Tensor:
+        length, most = batch.x.shape[1], self.position.length
+        if batch.where is not None:
+            return batch.where
+        if batch.offsets is None:
+            self._refuse_beyond(length)
+            return torch.arange(length, device=batch.x.device)
+        # what only fills up a row may be longer than any document
+        return batch.offsets.positions(length).clamp(max=None if most is None else most - 1, min=0)
+
+    def _prompt(self, batch: Batch) -> Tensor:
+        """(B, P) the prompts, not wider than the positions that there are."""
+        prompt, lengths = batch.prompt, batch.prompt_lengths
+        if batch.offsets is not None or batch.documents is not None or batch.where is not None:
+            raise ValueError("generation starts from padded rows of one document each, at position 0")
+        if batch.mask is not None and batch.mask.ndim == 2 and lengths is not None:
+            if not torch.equal(batch.mask, marks(lengths, prompt.shape[1])):
+                raise ValueError("the padding of a prompt stands at its end")
+        shortest, longest = prompt.shape[1], prompt.shape[1]
+        if lengths is not None and len(lengths):
+            shortest, longest = map(int, lengths.aminmax())
+        if shortest < 1 or longest > prompt.shape[1]:
+            raise RegardError(f"a prompt has 1 to {prompt.shape[1]} tokens here, not {shortest} to {longest}.")
+        self._refuse_beyond(longest)
+        return prompt[:, : self.position.length]
+
+    def _refuse_beyond(self, length: int) -> None:
+        most = self.position.length
+        if most is not None and length > most:
+            raise RegardError(
+                f"the context has {most} positions, and position {length} was asked for. Give fewer tokens, or ask for fewer."
+            )

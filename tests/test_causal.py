@@ -1,0 +1,417 @@
+"""A decoder-only body: step by step, ragged, fixed, in beams, joined and packed it says what one pass over each row says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracle import near, noise, noisy
+from regard.errors import RegardError
+from regard.nn.block import Stack, Tokens, vaswani_block
+from regard.nn.causal import DecoderOnly
+from regard.nn.norm import Norm
+from regard.nn.position import Learned, Sinusoid
+from regard.nn.rules import Causal, Window, dense
+from regard.nn.state import DecoderState
+from regard.nn.watch import watch
+from regard.waists import Batch, Offsets
+
+V, LENGTH = 17, 24
+BANDS = {"dense": (), "banded": (0, 3, 0), "all banded": (4, 4, 2)}
+bands = pytest.mark.parametrize("bands", BANDS)
+rooms = pytest.mark.parametrize("room", [None, LENGTH, 40])
+
+
+def body(bands: str = "dense", learned: bool = True, norm: Any = "pre", dropout: float = 0.0) -> Any:
+    blocks = [vaswani_block(12, 3, 20, norm=norm, activation="gelu_tanh", dropout=dropout) for _ in range(3)]
+    position = Learned(LENGTH, 12) if learned else Sinusoid(12)
+    stack = Stack(blocks, Norm(12) if norm == "pre" else None)
+    return noisy(DecoderOnly(Tokens(V, 12), position, stack, dropout, BANDS[bands])).eval()
+
+
+def ids(rows: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(V, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def said(model: Any, x: Tensor) -> Tensor:
+    """The logits of one pass over rows of one length."""
+    logits: Tensor = model.read(model(Batch(x)).sequence)
+    return logits
+
+
+def last(model: Any, rows: list[list[int]]) -> Tensor:
+    """The logits after the last token of each row, each read alone."""
+    return torch.cat([said(model, torch.tensor([row]))[:, -1] for row in rows])
+
+
+def ragged(rows: list[list[int]], more: int = 0) -> Batch:
+    """Right-padded prompts; what fills them up is any token."""
+    width = max(map(len, rows)) + more
+    x = ids(len(rows), width, seed=9)
+    for number, row in enumerate(rows):
+        x[number, : len(row)] = torch.tensor(row)
+    return Batch(x, torch.tensor([len(row) for row in rows]))
+
+
+PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7], [9, 3]]
+
+
+def go_on(model: Any, state: DecoderState, rows: list[list[int]], steps: int, seed: int = 5) -> None:
+    """The last token of each row and then more: each time what is said is what the row alone says. Rows grow."""
+    tokens = torch.tensor([row[-1] for row in rows])
+    for step in range(steps):
+        near(model.step(tokens, state), last(model, rows))
+        tokens = ids(len(rows), 1, seed=seed + step)[:, 0]
+        for row, token in zip(rows, tokens.tolist(), strict=True):
+            row.append(token)
+
+
+@pytest.fixture(autouse=True)
+def calm() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def copied(rows: list[list[int]]) -> list[list[int]]:
+    return [list(row) for row in rows]
+
+
+# -- one pass
+
+
+@bands
+@pytest.mark.parametrize("learned", [True, False])
+def test_one_pass_is_the_blocks_under_the_written_mask(bands: str, learned: bool) -> None:
+    model, x = body(bands, learned), ids(2, 9)
+    at = torch.arange(9)
+    states = model.tokens(x) + model.position(at)
+    for block, band in zip(model.decoder.blocks, BANDS[bands] or (0, 0, 0), strict=True):
+        causal = at[:, None] >= at
+        mask = causal & (at[:, None] - at < band) if band else causal
+        attention = block.attend.inner
+        q, k, v = attention.project(block.attend.norm(states))
+        scores = (q @ k.transpose(-2, -1) / 2.0).masked_fill(~mask, -torch.inf)
+        states = states + attention.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        states = states + block.feed.inner(block.feed.norm(states))
+    out = model(Batch(x), taps=[0, 2])
+    near(out.sequence, model.decoder.norm(states))
+    near(out.taps[1], states)
+    assert len(out.taps) == 2
+
+
+def test_a_band_is_a_token_and_those_before_it() -> None:
+    at = torch.arange(7)
+    table = dense(Causal() & Window(2, 0), 1, 1, at, at)[0, 0]
+    assert table.sum(1).tolist() == [1, 2, 3, 3, 3, 3, 3] and bool(table.diagonal().all())
+
+
+@bands
+def test_padding_and_neighbours_change_nothing(bands: str) -> None:
+    model, batch = body(bands), ragged(PROMPTS, more=3)
+    for mask in (batch.mask, torch.arange(batch.x.shape[1]) < batch.mask[:, None]):  # type: ignore[index]
+        out = model.read(model(replace(batch, mask=mask)).sequence)
+        for number, row in enumerate(PROMPTS):
+            near(out[number : number + 1, : len(row)], said(model, torch.tensor([row])))
+
+
+def test_a_hole_in_the_marks_hides_what_stands_there() -> None:
+    model, x = body(), ids(1, 6)
+    marks = torch.ones(1, 6, dtype=torch.bool)
+    marks[0, 2] = False
+    other = x.clone()
+    other[0, 2] = (other[0, 2] + 1) % V
+    one, two = (model(Batch(rows, marks)).sequence for rows in (x, other))
+    near(one[:, [0, 1, 3, 4, 5]], two[:, [0, 1, 3, 4, 5]])
+    assert not torch.allclose(model(Batch(x)).sequence[:, 3:], model(Batch(other)).sequence[:, 3:])
+
+
+@bands
+@pytest.mark.parametrize("form", ["offsets", "documents"])
+def test_documents_of_a_row_are_as_if_alone(bands: str, form: str) -> None:
+    model = body(bands)
+    starts = torch.tensor([0, 5, 6, 14, 14, 16])
+    row = torch.tensor([[token for prompt in PROMPTS for token in prompt]])
+    offsets = Offsets(starts, 8)
+    if form == "offsets":
+        batch = Batch(row, offsets=offsets)
+    else:
+        at = torch.arange(16)[None]
+        batch = Batch(row, documents=offsets.document(at), where=offsets.positions(16))
+    out = model.read(model(batch).sequence)
+    for prompt, first in zip(PROMPTS, (0, 5, 6, 14), strict=True):
+        near(out[:, first : first + len(prompt)], said(model, torch.tensor([prompt])))
+
+
+def test_what_fills_up_a_packed_row_may_be_longer_than_the_context() -> None:
+    model = body()
+    row = ids(1, LENGTH + 9)
+    offsets = Offsets(torch.tensor([0, 4, LENGTH + 9]), LENGTH + 5)
+    near(model.read(model(Batch(row, offsets=offsets)).sequence)[:, :4], said(model, row[:, :4]))
+
+
+def test_more_positions_than_there_are_is_an_error_that_says_so() -> None:
+    model = body()
+    said(model, ids(1, LENGTH))
+    with pytest.raises(RegardError, match=f"{LENGTH} positions"):
+        said(model, ids(1, LENGTH + 1))
+    with pytest.raises(RegardError, match=f"{LENGTH} positions"):
+        model.start(Batch(ids(1, LENGTH + 1)))
+    state = model.start(Batch(ids(1, LENGTH)))
+    model.step(torch.tensor([1]), state)
+    with pytest.raises(RegardError, match=f"{LENGTH} positions"):
+        model.step(torch.tensor([1]), state)
+    assert said(body(learned=False), ids(1, 3 * LENGTH)).isfinite().all()
+
+
+def test_a_prompt_that_is_none_is_refused() -> None:
+    model = body()
+    with pytest.raises(RegardError, match="prompt"):
+        model.start(Batch(ids(2, 0)))
+    with pytest.raises(RegardError, match="prompt"):
+        model.start(Batch(ids(2, 3), torch.tensor([2, 0])))
+    with pytest.raises(RegardError, match="prompt"):
+        model.start(Batch(ids(2, 3), torch.tensor([2, 4])))
+    with pytest.raises(ValueError, match="end"):
+        model.start(Batch(ids(1, 3), torch.tensor([[False, True, True]])))
+    with pytest.raises(ValueError, match="padded"):
+        model.start(Batch(ids(1, 3), documents=torch.zeros(1, 3, dtype=torch.long)))
+
+
+# -- step by step
+
+
+@bands
+@rooms
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_cached_steps_are_one_pass(bands: str, room: int | None, learned: bool, norm: str) -> None:
+    model, x = body(bands, learned, norm), ids(3, 11)
+    whole = said(model, x)
+    for prompt in (1, 2, 5, 10):
+        state = model.start(Batch(x[:, :prompt]), room)
+        assert state.at.tolist() == [prompt - 1] * 3 and state.level
+        ours = [model.step(x[:, at], state) for at in range(prompt - 1, 11)]
+        near(torch.stack(ours, 1), whole[:, prompt - 1 :])
+
+
+@bands
+@rooms
+@pytest.mark.parametrize("more", [0, 2, 20])
+def test_rows_of_different_lengths_say_what_each_says_alone(bands: str, room: int | None, more: int) -> None:
+    model, rows = body(bands), copied(PROMPTS)
+    state = model.start(ragged(rows, more), room)
+    assert state.at.tolist() == [len(row) - 1 for row in rows]
+    go_on(model, state, rows, 9)
+
+
+@bands
+@rooms
+def test_several_tokens_at_once_are_as_many_steps(bands: str, room: int | None) -> None:
+    model, rows = body(bands), copied(PROMPTS)
+    state = model.start(ragged(rows), room)
+    more = ids(4, 3, seed=4)
+    more[:, 0] = torch.tensor([row[-1] for row in rows])
+    out = model.read(model.advance(more, state))
+    rows = [row[:-1] + new.tolist() for row, new in zip(rows, more, strict=True)]
+    near(out[:, -1], last(model, rows))
+    near(out[:, 0], last(model, [row[:-2] for row in rows]))
+    for row in rows:
+        row.append(7)
+    go_on(model, state, rows, 2)
+
+
+@bands
+@rooms
+def test_rows_leave_and_are_taken_several_times(bands: str, room: int | None) -> None:
+    model, rows = body(bands), copied(PROMPTS)
+    state = model.start(ragged(rows), room)
+    go_on(model, state, rows, 2)
+    for taken in ([3, 1, 0, 1], [1, 3], [0, 0]):  # the longest leaves; then only rows of one length are left
+        rows = [list(rows[i]) for i in taken]
+        state.keep(torch.tensor(taken))
+        go_on(model, state, rows, 2)
+    if room is None:
+        assert state.level and state.layers[0].attend.k.shape[-2] == state.reached == len(rows[0]) - 1
+    state.keep(torch.tensor([], dtype=torch.long))
+    assert state.at.tolist() == []
+
+
+@bands
+@pytest.mark.parametrize("room", [None, (LENGTH, LENGTH), (16, 40), (40, 16)])
+def test_rows_join_a_running_state(bands: str, room: Any) -> None:
+    model, rows, others = body(bands), copied(PROMPTS[:2]), copied(PROMPTS[2:])
+    first, second = (None, None) if room is None else room
+    state = model.start(ragged(rows), first)
+    go_on(model, state, rows, 3)
+    state.join(model.start(ragged(others), second))
+    rows += others
+    go_on(model, state, rows, 3)
+    lone = copied([[8]])
+    state.join(model.start(ragged(lone), second))  # nothing of it was read yet
+    rows += lone
+    go_on(model, state, rows, 2)
+    state.keep(torch.tensor([4, 2]))
+    rows = [rows[4], rows[2]]
+    go_on(model, state, rows, 2)
+
+
+def test_level_rows_that_join_level_rows_need_no_mask() -> None:
+    model, rows = body(), [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    state = model.start(Batch(torch.tensor(rows[:2])))
+    state.join(model.start(Batch(torch.tensor(rows[2:]))))
+    assert state.level and state.turn(1).rules == [None] * 3
+    go_on(model, state, rows, 3)
+
+
+def test_beams_do_not_join() -> None:
+    model = body()
+    state, other = (model.start(Batch(ids(1, 3))) for _ in range(2))
+    state.widen(2)
+    with pytest.raises(ValueError, match="beams"):
+        state.join(other)
+
+
+def test_rows_without_a_mask_step_without_one() -> None:
+    """The maskless kernel is the faster one: level rows never pay for what ragged ones need."""
+    model = body("banded")
+    state = model.start(Batch(ids(2, 3)))
+    assert state.turn(1).rules == [None] * 3  # the band of 3 reaches back to the beginning
+    model.step(torch.tensor([1, 2]), state)
+    rules = state.turn(1).rules
+    assert rules[0] is None and rules[2] is None and rules[1] is not None
+    assert model.start(ragged(PROMPTS)).turn(1).rules[0] is not None
+
+
+# -- fixed shapes
+
+
+@bands
+def test_a_fixed_state_stays_where_it_is(bands: str) -> None:
+    model, rows = body(bands), copied(PROMPTS)
+    state = model.start(ragged(rows), LENGTH)
+    homes = [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()]
+    go_on(model, state, rows, 6)
+    assert [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()] == homes
+    assert len(homes) == 2 + 2 * 3
+
+
+def test_a_row_that_has_finished_may_be_stepped_on_beyond_the_context() -> None:
+    model = body("banded")
+    rows = [PROMPTS[0] * 4 + [1, 2], [3, 4]]
+    state = model.start(ragged(rows), 30)
+    first, other = rows[0], [rows[1]]
+    tokens = torch.tensor([first[-1], other[0][-1]])
+    for step in range(12):  # the first is at its end after two
+        near(model.step(tokens, state)[1:], last(model, other))
+        tokens = torch.tensor([0, step])
+        other[0].append(step)
+
+
+# -- beams
+
+
+@bands
+@rooms
+@pytest.mark.parametrize("W", [1, 2, 3])
+def test_beams_of_ragged_prompts_are_rows_of_their_own(bands: str, room: int | None, W: int) -> None:
+    model = body(bands)
+    state = model.start(ragged(PROMPTS, more=1), room)
+    state.widen(W)
+    paths = [list(row) for row in PROMPTS for _ in range(W)]
+    random = torch.Generator().manual_seed(3)
+    tokens = torch.tensor([path[-1] for path in paths])
+    for number in range(6):
+        near(model.step(tokens, state), last(model, paths))
+        if W > 1:
+            parents = torch.randint(W, (len(paths),), generator=random)
+            rows = torch.arange(len(paths)) // W * W + parents
+            state.reorder(rows)
+            paths = [list(paths[row]) for row in rows.tolist()]
+        if number == 2:  # the longest leaves, the shortest is there twice
+            kept = [source * W + beam for source in (3, 1, 1, 0) for beam in range(W)]
+            state.keep(torch.tensor(kept))
+            paths = [list(paths[row]) for row in kept]
+        tokens = torch.randint(V, (len(paths),), generator=random)
+        for path, token in zip(paths, tokens.tolist(), strict=True):
+            path.append(token)
+    assert state.layers[0].attend.k.shape[0] == 4, "keys are of prompts, not of beams"
+
+
+@bands
+def test_fixed_beams_stay_where_they_are(bands: str) -> None:
+    model = body(bands)
+    state = model.start(ragged(PROMPTS), 20)
+    state.widen(2)
+    homes = [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()]
+    for step in range(4):
+        model.step(torch.full((8,), step), state)
+        state.reorder(torch.tensor([1, 0, 2, 2, 5, 5, 7, 6]))
+    assert [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()] == homes
+
+
+def test_beams_have_room_for_as_many_steps_as_were_asked_for_whatever_the_context() -> None:
+    """A long prompt that has finished is stepped on while a short one goes on: their columns are counted together."""
+    model = body("banded")
+    rows = [ids(1, LENGTH - 2)[0].tolist(), [3, 4]]
+    state = model.start(ragged(rows), LENGTH - 3 + 14)
+    state.widen(2)
+    other, tokens = [list(rows[1]), list(rows[1])], torch.tensor([rows[0][-1], rows[0][-1], 4, 4])
+    for step in range(14):
+        near(model.step(tokens, state)[2:], last(model, other))
+        tokens = torch.tensor([0, 0, step, step + 1])
+        for path, token in zip(other, (step, step + 1), strict=True):
+            path.append(token)
+
+
+# -- many rows take the kernel of few queries
+
+
+@bands
+@rooms
+def test_nine_rows_say_what_one_says(bands: str, room: int | None) -> None:
+    model, rows = body(bands), [ids(1, 1 + n % 4, seed=n)[0].tolist() for n in range(9)]
+    state = model.start(ragged(rows), room)
+    go_on(model, state, rows, 4)
+
+
+# -- watching
+
+
+def test_what_is_watched_is_the_causal_rule_layer_by_layer() -> None:
+    model, x = body("banded"), ids(1, 6)
+    with watch(model) as seen:
+        whole = said(model, x)
+    assert seen.names() == [f"decoder.blocks.{n}.attend" for n in range(3)]
+    at = torch.arange(6)
+    for number, band in enumerate((6, 3, 6)):
+        weights = seen.weights(f"decoder.blocks.{number}.attend")
+        assert torch.equal(weights[0, 0] > 0, (at <= at[:, None]) & (at > at[:, None] - band))
+        near(weights.sum(-1), torch.ones(1, 3, 6, dtype=torch.float64))
+    with watch(model, ["decoder.blocks.1.attend"]) as steps:
+        state = model.start(Batch(x[:, :3]))
+        near(torch.stack([model.step(x[:, at], state) for at in (2, 3, 4, 5)], 1), whole[:, 2:])
+    near(steps.weights("decoder.blocks.1.attend"), seen.weights("decoder.blocks.1.attend"))
+
+
+def test_noise_in_the_rows_that_are_hidden_never_becomes_a_number_that_is_none() -> None:
+    """Columns that no row has written yet hold whatever memory held: 0 times that must be 0."""
+    model = body()
+    state = model.start(ragged([[1, 2, 3, 4], [5]]))
+    for layer in state.layers:
+        attend: Any = layer.attend
+        attend.spare = tuple(torch.full((2, 3, 40, 4), float("nan"), dtype=torch.float64) for _ in range(2))
+        for buffer, kept in zip(attend.spare, (attend.k, attend.v), strict=True):
+            buffer[..., :3, :] = kept
+    near(model.step(torch.tensor([4, 5]), state), last(model, [[1, 2, 3, 4], [5]]))
+
+
+def test_gradients_flow_through_one_pass() -> None:
+    with torch.enable_grad():
+        model = body("banded")
+        pull = noise(2, 7, V)
+        found = torch.autograd.grad((said(model, ids(2, 7)) * pull).sum(), list(model.parameters()))
+    assert all(bool(gradient.any()) and bool(gradient.isfinite().all()) for gradient in found)
