@@ -46,22 +46,26 @@ class Finding:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Of every usable pair: (N, 2) words, characters and estimated tokens of source and target."""
+    """Of every usable sample: (N, sides) words, characters and estimated tokens."""
 
     words: NDArray[np.int64]
     characters: NDArray[np.int64]
     tokens: NDArray[np.int64]
     longest: int
-    """data.longest, in tokens"""
+    """data.longest, in tokens; 0 where nothing is too long"""
     outliers: NDArray[np.int64]
     """the numbers of pairs whose sides have very different lengths"""
+    names: tuple[str, ...] = ("source", "target")
+    """of the sides"""
+    unit: str = "pairs"
+    """what a sample is called"""
 
 
 @dataclass(frozen=True)
 class Report:
     task: str
     counts: Mapping[str, int]
-    """usable pairs and files of each set"""
+    """usable samples and files of each set"""
     findings: tuple[Finding, ...]
     lengths: Lengths
     pictures: tuple[str, ...] = field(default=())
@@ -128,7 +132,7 @@ def _quantiles(lengths: Lengths) -> dict[str, tuple[str, list[int]]]:
     found: dict[str, tuple[str, list[int]]] = {}
     measures = {"words": lengths.words, "characters": lengths.characters, "tokens_estimated": lengths.tokens}
     for measure, values in measures.items():
-        for side, name in enumerate(("source", "target") if len(values) else ()):
+        for side, name in enumerate(lengths.names if len(values) else ()):
             points = np.quantile(values[:, side], list(_POINTS.values()), method="nearest").astype(int).tolist()
             found[f"{name}_{measure}"] = (_bars(values[:, side], points[4]), points)
     return found
@@ -144,12 +148,13 @@ def _bars(values: NDArray[np.int64], most: int) -> str:
 
 def _table(lengths: Lengths) -> list[str]:
     rows = _quantiles(lengths)
+    wide = max(8, *(len(f"{max(row):,}") + 1 for _, row in rows.values()))
     head = f"{'lengths':26}{'0 to 99 %':18}" + "".join(
-        f"{name[1:] + ' %' if name[0] == 'q' else name:>8}" for name in _POINTS
+        f"{name[1:] + ' %' if name[0] == 'q' else name:>{wide}}" for name in _POINTS
     )
     return [
         head,
-        *(f"{_words(name):26}{bars:18}" + "".join(f"{n:>8,}" for n in row) for name, (bars, row) in rows.items()),
+        *(f"{_words(name):26}{bars:18}" + "".join(f"{n:>{wide},}" for n in row) for name, (bars, row) in rows.items()),
     ]
 
 

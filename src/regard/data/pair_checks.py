@@ -41,17 +41,21 @@ from regard.data.entries import expand, parallel
 from regard.data.findings import SHOWN, Finding, Lengths, Report, Severity
 from regard.data.languages import languages
 from regard.data.settings import Data
-from regard.data.survey import Advance, Survey
+from regard.data.survey import Advance, Survey, Tally
 
 MUCH = 0.1
 FEW = 1000
+OF_FILES = ("unreadable", "header", "counts")
+"""what is counted by files, not by rows"""
 APART = 3.0
 """times longer or shorter than usual, in words and in characters, before the length of a side is odd"""
 
 Numbers = NDArray[np.int64]
 
-# kind: what is said of it, what to do, and whether much of it is an error
-_SEEN: dict[str, tuple[str, str, Severity, bool]] = {
+Kinds = Mapping[str, tuple[str, str, Severity, bool]]
+"""Of each kind of flaw what is said of it, what to do, how bad it is, and whether much of it is an error."""
+
+_SEEN: Kinds = {
     "unreadable": ("files that cannot be read to their end", "Training would stop there as well.", "error", False),
     "encoding": (
         "lines that are not UTF-8", "Convert the file with iconv from the encoding that it has, or remove them.", "error",
@@ -106,16 +110,7 @@ def files(survey: Survey) -> int:
 
 def seen(name: str, survey: Survey) -> Iterable[Finding]:
     """What was noted row by row."""
-    for kind, (what, advice, severity, much) in _SEEN.items():
-        if kind not in survey.tallies:
-            continue
-        tally = survey.tallies[kind]
-        share = tally.count / max(survey.rows, 1)
-        if kind in ("unreadable", "header", "counts"):
-            share = 0.0  # of files, not of rows
-        elif much and share > MUCH:
-            severity = "error"
-        yield Finding(severity, kind, f"{name}{what}", tally.count, share, tuple(tally.places), advice)
+    yield from tallied(name, survey.tallies, survey.rows, _SEEN)
     if copies := len(survey.copies):
         advice = "Names and numbers may be; sentences teach the model to copy instead of translating."
         yield Finding(
@@ -123,6 +118,19 @@ def seen(name: str, survey: Survey) -> Iterable[Finding]:
             f"{name}targets that are their own source", copies, copies / survey.rows,
             survey.places(survey.copies), advice,
         )  # fmt: skip
+
+
+def tallied(name: str, tallies: Mapping[str, Tally], rows: int, kinds: Kinds) -> Iterable[Finding]:
+    for kind, (what, advice, severity, much) in kinds.items():
+        if kind not in tallies:
+            continue
+        tally = tallies[kind]
+        share = tally.count / max(rows, 1)
+        if kind in OF_FILES:
+            share = 0.0
+        elif much and share > MUCH:
+            severity = "error"
+        yield Finding(severity, kind, f"{name}{what}", tally.count, share, tuple(tally.places), advice)
 
 
 def too_few(name: str, survey: Survey, has_valid: bool) -> Iterable[Finding]:

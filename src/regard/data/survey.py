@@ -142,10 +142,7 @@ class Survey:
 
     def _usable(self, entry: str, note: bool = False) -> Iterator[Pair]:
         """The pairs of an entry that can be read, the same at every reading; what else there is, is noted at the first."""
-        sides = parallel(entry)
-        for path in map(os.path.expanduser, sides or (entry,)):
-            if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-                raise DataError("is a pipe, and a check reads its files more than once.", path, advice="Save it first.")
+        refuse_pipes(parallel(entry) or (entry,))
 
         def complain(kind: str, error: DataError) -> None:
             if note:
@@ -178,6 +175,12 @@ class Survey:
         texts = f"{pair.source}\0{pair.target}", pair.source, bare(pair.source)
         for kept, text in zip(self._hashes, texts, strict=True):
             kept.append(hashed(text))
+
+
+def refuse_pipes(paths: Iterable[str]) -> None:
+    for path in map(os.path.expanduser, paths):
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            raise DataError("is a pipe, and a check reads its files more than once.", path, advice="Save it first.")
 
 
 def hashed(text: str) -> int:

@@ -1,4 +1,4 @@
-"""How long the two sides of pairs are: each by itself, and one against the other."""
+"""How long samples are: the sides of pairs each by itself and one against the other; documents, and how much is in which."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WIDTH: Final = 12.0
 MARGIN: Final = 0.45
 HIGH: Final = 4.6
-SIDES: Final = (("source", ACCENT), ("target", WARM))
+COLOURS: Final = (ACCENT, WARM)
 DASHED: Final = (0, (4, 3))
 MARKED: Final = 2000
 """outliers that are drawn one by one; more would hide the rest"""
@@ -27,18 +27,21 @@ MARKED: Final = 2000
 def draw_lengths(lengths: Lengths, path: Path) -> Path:
     """Draw estimated tokens, the unit of data.longest, into a .png or .svg file."""
     ending = check_ending(path, (".png", ".svg"))
-    many, over = len(lengths.tokens), int((lengths.tokens.max(axis=1) > lengths.longest).sum())
-    said = (
-        f"pairs {many:,}, longer than data.longest = {lengths.longest:,}: {over:,}, uneven: {len(lengths.outliers):,}"
-    )
+    pairs, over = len(lengths.names) == 2, int((lengths.tokens.max(axis=1) > lengths.longest).sum())
+    said = f"{lengths.unit} {len(lengths.tokens):,}"
+    if lengths.longest:
+        said += f", longer than data.longest = {lengths.longest:,}: {over:,}"
+    of = " and ".join(lengths.names) if pairs else lengths.unit
+    if pairs:
+        said += f", uneven: {len(lengths.outliers):,}"
     with styled():
         sheet = Sheet(WIDTH, MARGIN + 0.95 + HIGH + 0.75)
-        sheet.text(MARGIN, MARGIN - 0.1, "Lengths of source and target", size=15, weight="bold")
+        sheet.text(MARGIN, MARGIN - 0.1, f"Lengths of {of}", size=15, weight="bold")
         sheet.text(MARGIN, MARGIN + 0.25, f"{said}; in tokens, estimated from bytes and words", size=9, colour=QUIET)
         left, top = MARGIN + 0.5, MARGIN + 0.95
         _draw_each(sheet.axes(left, top, 5.2, HIGH), lengths)
         right = left + 5.2 + 0.85
-        _draw_both(sheet.axes(right, top, WIDTH - right - MARGIN, HIGH), lengths)
+        (_draw_both if pairs else _draw_share)(sheet.axes(right, top, WIDTH - right - MARGIN, HIGH), lengths)
         return sheet.save(path, ending)
 
 
@@ -60,8 +63,8 @@ def _draw_each(axes: Axes, lengths: Lengths) -> None:
     _furnish(axes, "how many have which length")
     edges, grows = _edges(lengths, 48)
     limit, most = lengths.longest, edges[-1]
-    near = most > limit / 2  # a limit far away would press everything into a corner
-    for side, (name, colour) in enumerate(SIDES):
+    near = most > limit / 2 and limit > 0  # a limit far away would press everything into a corner
+    for side, (name, colour) in enumerate(zip(lengths.names, COLOURS, strict=False)):
         values = lengths.tokens[:, side]
         heights = np.histogram(values, edges)[0]
         axes.stairs(heights, edges, color=colour, fill=True, alpha=0.16)
@@ -73,7 +76,7 @@ def _draw_each(axes: Axes, lengths: Lengths) -> None:
     axes.set_xlim(_begin(edges, lengths), 1.02 * (max(most, limit) if near else most))
     _number(axes)
     axes.set_xlabel("tokens, estimated", size=8.5, labelpad=4)
-    axes.set_ylabel("pairs, logarithmic", size=8.5)
+    axes.set_ylabel(f"{lengths.unit}, logarithmic", size=8.5)
     if near:
         axes.axvline(limit, color=INK, linewidth=1.2, linestyle=DASHED, label=f"data.longest = {limit:,}")
     axes.legend(loc="upper right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
@@ -111,6 +114,26 @@ def _draw_both(axes: Axes, lengths: Lengths) -> None:
     _number(axes)
     axes.set_xlabel("source tokens, estimated", size=8.5, labelpad=4)
     axes.set_ylabel("target tokens, estimated", size=8.5)
+    axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _draw_share(axes: Axes, lengths: Lengths) -> None:
+    """How much of the text is in samples up to a length: a few long ones may be nearly all of it."""
+    _furnish(axes, "how much of the text is in those up to a length")
+    values = np.sort(lengths.tokens[:, 0])
+    share = 100 * np.cumsum(values) / max(int(values.sum()), 1)
+    half = int(values[np.searchsorted(share, 50.0)])
+    edges, grows = _edges(lengths, 48)  # the scale of the other panel
+    shown = np.unique(np.linspace(0, len(values) - 1, 1000).astype(int))
+    axes.step([values[0], *values[shown]], [0.0, *share[shown]], where="post", color=ACCENT, linewidth=1.6)
+    axes.axvline(half, color=QUIET, linewidth=1, linestyle=DASHED, label=f"half of it: up to {half:,} tokens")
+    if grows:
+        axes.set_xscale("log")
+    axes.set_xlim(_begin(edges, lengths), 1.02 * edges[-1])
+    axes.set_ylim(0, 102)
+    _number(axes)
+    axes.set_xlabel("tokens, estimated", size=8.5, labelpad=4)
+    axes.set_ylabel("% of all tokens", size=8.5)
     axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 

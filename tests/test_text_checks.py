@@ -1,0 +1,278 @@
+"""What `regard check language` finds in text that was damaged on purpose, and what it says when nothing is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from regard.data import text_survey
+from regard.data.findings import Finding, Report
+from regard.data.settings import Data
+from regard.data.text_checks import check_texts
+from regard.data.text_survey import TextSurvey
+from regard.data.texts import iterate_texts
+from regard.draw.lengths import draw_lengths
+from regard.errors import DataError, RegardError, UnknownName
+
+WORDS = (
+    "king",
+    "queen",
+    "castle",
+    "river",
+    "mountain",
+    "garden",
+    "silver",
+    "winter",
+    "morning",
+    "shadow",
+    "candle",
+    "sea",
+)
+
+
+def sentence(draw: random.Random) -> str:
+    return f"The {' '.join(draw.choices(WORDS, k=9))} {draw.randrange(10**6)}."
+
+
+def story(seed: int, lines: int = 4000) -> list[str]:
+    """Enough different lines that nothing is found in them."""
+    draw = random.Random(seed)
+    return [sentence(draw) for _ in range(lines)]
+
+
+def save(path: str, lines: list[str] | str) -> str:
+    text = lines if isinstance(lines, str) else "".join(f"{line}\n" for line in lines)
+    data = text.encode()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
+    return path
+
+
+def objects(path: str, texts: list[str]) -> str:
+    return save(path, [json.dumps({"text": text}) for text in texts])
+
+
+def check(*data: str, valid: tuple[str, ...] = (), **columns: str) -> Report:
+    return check_texts(data, valid, columns or None, Data())
+
+
+def found(report: Report) -> dict[str, Finding]:
+    return {("validation " if f.what.startswith("validation") else "") + f.kind: f for f in report.findings}
+
+
+def only(report: Report, *kinds: str) -> Finding:
+    """The first of exactly these findings."""
+    assert set(found(report)) == set(kinds), report
+    return found(report)[kinds[0]]
+
+
+# -- nothing wrong
+
+
+def test_clean_text_has_no_finding_and_is_counted(folder: Path) -> None:
+    report = check(save("a b.txt.gz", [*story(1), "", "Ende, schön."]))
+    assert not report.findings and str(report).endswith("nothing must be fixed: no flaw was found")
+    text = "".join(f"{line}\n" for line in [*story(1), "", "Ende, schön."])
+    assert report.counts == {
+        "documents": 1, "files": 1, "lines": 4001, "words": len(text.split()), "characters": len(text),
+        "different_characters": len(set(text)), "bytes": len(text) + 1,
+    }  # fmt: skip
+    assert "document words" in str(report) and report.as_dict()["lengths"]["document_words"]["most"] == len(
+        text.split()
+    )
+
+
+def test_folders_and_columns_are_read_as_training_reads_them(folder: Path) -> None:
+    save("set/a.txt", story(1)), save("set/deep/b.md", story(2)), save("set/c.bin", "x")
+    report = check("set")
+    assert not report.findings and (report.counts["documents"], report.counts["files"]) == (2, 2)
+    save("c.jsonl", [json.dumps({"body": line}) for line in story(3)])
+    assert check("c.jsonl", text="body").counts["documents"] == 4000
+    with pytest.raises(UnknownName, match="Did you mean 'body'"):
+        check("c.jsonl", text="bdy")
+    with pytest.raises(DataError, match="is plain text, which has no columns"):
+        check("set/a.txt", text="body")
+    with pytest.raises(DataError, match=r"there is no such file. Did you mean 'c\.jsonl'"):
+        check("d.jsonl")
+
+
+# -- what cannot be used
+
+
+def test_bad_bytes_are_counted_by_lines_and_reading_goes_on(folder: Path) -> None:
+    lines = [line.encode() for line in story(1)]
+    lines[10], lines[3000] = b"caf\xe9", b"n\0ull"
+    Path("a.txt").write_bytes(b"\n".join(lines))
+    report = check("a.txt")
+    bad = only(report, "encoding")
+    assert bad.severity == "error" and bad.count == 2 and [place.line for place in bad.places] == [11, 3001]
+    assert "byte 0xe9 at byte offset" in bad.places[0].text and report.counts["lines"] == 3998
+
+
+def test_files_and_rows_that_cannot_be_read_are_named_and_the_others_read(folder: Path) -> None:
+    whole = gzip.compress("\n".join(story(2)).encode())
+    Path("b.txt.gz").write_bytes(whole[: len(whole) // 2])
+    rows = [json.dumps({"text": line}) for line in story(3)]
+    rows[1], rows[4] = "{", '{"id": 5}'
+    report = check(save("a.txt", story(1)), "b.txt.gz", save("c.jsonl", rows))
+    broken, bad = only(report, "format", "unreadable"), found(report)["unreadable"]
+    assert broken.severity == "error" and [place.line for place in broken.places] == [2, 5]
+    assert bad.severity == "error" and "damaged gzip" in bad.places[0].text
+
+
+def test_blank_documents_are_a_warning_and_many_an_error(folder: Path) -> None:
+    path = objects("a.jsonl", [*story(1), " \n", "end"])
+    blank = only(check(path, save("b.txt", "")), "empty")
+    assert blank.severity == "warning" and [(p.path, p.line) for p in blank.places] == [(path, 4001), ("b.txt", 1)]
+    assert only(check(objects("c.jsonl", [*story(1), *[""] * 500, "end"])), "empty").severity == "error"
+
+
+def test_too_little_text(folder: Path) -> None:
+    none = check(save("a.txt", " \n"))
+    assert found(none)["few"].severity == "error" and "there is no text" in str(none)
+    short = save("b.txt", "A short text.")
+    assert "none can be held out" in only(check(short), "few").what and check(short).errors
+    assert only(check(short, valid=(save("v.txt", "Another."),)), "few").severity == "warning"
+    assert only(check(save("c.txt", story(1)[:500])), "few").severity == "warning"
+
+
+# -- text that was damaged
+
+
+def test_damaged_lines_are_found_at_their_places(folder: Path) -> None:
+    lines = story(1)
+    lines[100], lines[1000], lines[2000], lines[3000] = "fÃ¼r", "caf\ufffd", "a\x07b", "fish &amp; chips"
+    report = check(save("a.txt", lines))
+    only(report, "mojibake", "lost", "control", "markup")
+    assert [(f.severity, f.count, f.places[0].line) for f in report.findings] == [
+        ("warning", 1, 101), ("warning", 1, 1001), ("warning", 1, 2001), ("note", 1, 3001),
+    ]  # fmt: skip
+    assert found(check(save("b.txt", [*lines, *["Ã¤Ã¶"] * 1000])))["mojibake"].severity == "error"
+    in_row = objects("c.jsonl", ["\n".join(lines), "\n".join(story(2))])
+    assert found(check(in_row))["control"].places[0].line == 1
+
+
+@pytest.mark.parametrize("size", [100_001, 300_000])
+def test_text_without_a_blank_is_seen_once(folder: Path, size: int) -> None:
+    path = save("a.txt", "\n".join([*story(1), "x" * size, *story(2)]))
+    solid = only(check(path), "solid")
+    assert solid.severity == "warning" and solid.count == 1 and solid.places[0].line >= 4001
+    assert not check(save("b.txt", "\n".join([*story(1), "x" * 99_000, "y" * 99_000]))).findings
+
+
+# -- what is there twice
+
+
+def test_repeated_documents_are_named_with_the_first(folder: Path) -> None:
+    long = "\n".join(story(9, 500))
+    texts = [*story(1), long, story(1)[7], long]
+    twice = found(check(objects("a.jsonl", texts)))["duplicates"]
+    assert (twice.severity, twice.count, [place.line for place in twice.places]) == ("warning", 2, [4002, 4003])
+    assert "(as in line 8)" in twice.places[0].text and "(as in line 4001)" in twice.places[1].text
+    save("set/a.txt", story(1)), save("set/b.txt", story(1))
+    assert "(as in set/a.txt:1)" in found(check("set"))["duplicates"].places[0].text
+
+
+def test_repeated_lines_are_weighed_by_their_share(folder: Path) -> None:
+    notice = "This file is part of a library that must never be read aloud."
+    assert not check(save("a.txt", [*story(1), *[notice] * 20])).findings
+    some = only(check(save("b.txt", [*story(1), *[notice, notice.upper()] * 100])), "repeated")
+    assert some.severity == "note" and some.count == 199 and 0.02 < some.share < 0.06
+    assert some.places[0].line == 4002 and "(as in line 4001)" in some.places[0].text
+    assert only(check(save("c.txt", [*story(1), *story(1)[:1000]])), "repeated").severity == "warning"
+    assert not check(save("d.txt", [*story(1), *["- " * 40] * 900])).findings  # no letters, no line
+
+
+# -- leaks
+
+
+def test_documents_that_are_trained_on_are_told_apart_by_how_alike_they_are(folder: Path) -> None:
+    train, valid = story(1), story(2, 400)
+    long = "\n".join(story(9, 300))
+    near = long.upper().replace(" ", "  ").replace(".", " !")
+    data = objects("a.jsonl", [*train, long])
+    report = check(data, valid=(objects("v.jsonl", [*valid, train[3], near]),))
+    only(report, "validation leak", "validation leak_near", "validation leak_lines")
+    exact, alike = found(report)["validation leak"], found(report)["validation leak_near"]
+    assert (exact.severity, exact.count, exact.places[0].line) == ("error", 1, 401)
+    assert "trained on in a.jsonl:4" in exact.places[0].text
+    assert (alike.severity, alike.count, alike.places[0].line) == ("warning", 1, 402)
+    assert "trained on in a.jsonl:4001" in alike.places[0].text
+
+
+def test_passages_that_are_trained_on_are_found_wherever_they_stand(folder: Path) -> None:
+    train, valid = story(1), story(2, 1000)
+    data = save("a.txt", train)
+    assert not check(data, valid=(save("v.txt", valid),)).findings
+    for lines, severity in (([train[5]], "note"), (train[77:100], "warning"), (train[77:400], "error")):
+        leak = only(check(data, valid=(save("v.txt", [*valid, *lines]),)), "validation leak_lines")
+        assert leak.severity == severity and leak.count == len(lines) and leak.places[0].line == 1001
+        assert f"trained on in a.txt:{train.index(lines[0]) + 1}" in leak.places[0].text
+    loud = [line.upper() for line in train[:500]]
+    assert only(check(data, valid=(save("v.txt", [*valid, *loud]),)), "validation leak_lines").count == 500
+
+
+def test_a_sample_of_lines_speaks_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_survey, "MOST", 1000)
+    data, valid = save("a.txt", story(1, 20_000)), save("v.txt", [*story(2, 2000), *story(1, 2000)])
+    leak = only(check(data, valid=(valid,)), "validation leak_lines")
+    assert "by a sample of one in 32" in leak.what and leak.count == pytest.approx(2000, rel=0.3)
+    assert leak.share == pytest.approx(0.5, rel=0.3)
+
+
+# -- promises
+
+
+def test_what_reading_refuses_is_an_error_of_the_check(folder: Path) -> None:
+    """Damage files at random: whatever training would stop at, the check must have named."""
+    draw = random.Random(5)
+    plain = "".join(f"{line}\n" for line in story(1, 300)).encode()
+    rows = "".join(json.dumps({"text": line}) + "\n" for line in story(2, 300)).encode()
+    stopped = 0
+    for number in range(60):
+        name, whole = (("a.txt", plain), ("a.jsonl", rows))[number % 2]
+        damaged = bytearray(whole)
+        for _ in range(draw.randrange(3)):
+            damaged[draw.randrange(len(damaged))] = draw.choice(b'\n\xff\x00\xc3 a"')
+        Path(name).write_bytes(bytes(damaged))
+        try:
+            list(iterate_texts([name]))
+            refused = False
+        except DataError:
+            refused = True
+        stopped += refused
+        assert bool(check(name).errors) == refused
+    assert 10 < stopped < 50
+
+
+def test_text_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save("a.txt", story(1, 20_000))
+    monkeypatch.setattr(text_survey, "MOST", 2000)
+    survey = TextSurvey([path], None)
+    tracemalloc.start()
+    survey.read(lambda what, rows: None, "data")
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert Path(path).stat().st_size > 1.4e6 and kept < 0.3e6
+
+
+def test_a_pipe_is_refused_because_it_is_read_more_than_once(folder: Path) -> None:
+    import os
+
+    os.mkfifo("pipe.txt")
+    with pytest.raises(RegardError, match=r"pipe\.txt: is a pipe"):
+        check("pipe.txt")
+
+
+def test_the_lengths_of_documents_are_drawn(folder: Path) -> None:
+    report = check(objects("a.jsonl", [*story(1), "\n".join(story(2))]))
+    picture = draw_lengths(report.lengths, Path("one.svg"))
+    said = picture.read_text()
+    assert "Lengths of documents" in said and "documents 4,001" in said and "longest" not in said
+    one = draw_lengths(check(save("b.txt", story(1))).lengths, Path("two.png"))
+    assert one.read_bytes().startswith(b"\x89PNG")
