@@ -16,9 +16,8 @@ from torch import Tensor
 from regard.decode.beams import Beams
 from regard.decode.sampling import chances, draw, narrow
 from regard.decode.search import Found, search
-from regard.decode.settings import Decode, told
+from regard.decode.settings import Decode
 from regard.decode.steps import run
-from regard.errors import SettingError
 from regard.systems.transformer import Config, build
 from regard.waists import Batch
 
@@ -253,7 +252,7 @@ def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
 def test_who_may_say_nothing_says_nothing_whoever_stands_beside(way: dict[str, Any]) -> None:
     """A limit of 0 leaves the empty answer: probability 1, nothing computed, not ended."""
     chain = Chain(sources=2, vocabulary=4)
-    silent = [Found((), 0.0, (), False)]
+    silent = [Found((), 0.0, (), "length")]
     assert ask(chain, [0], [0], **way)[0][:1] == silent
     assert chain.calls == []
     mixed = ask(chain, [0, 1], [0, 5], **way)
@@ -282,22 +281,30 @@ def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
 # -- chance
 
 
-def likelihood(logits: list[float], temperature: float, top_k: int, top_p: float) -> list[float]:
-    """What each token should be drawn with: the k likeliest, then the fewest that reach p, then made to sum to 1."""
+Narrowing = tuple[float, int, float, float]
+
+
+def likelihood(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> list[float]:
+    """What each token should be drawn with: the k likeliest, of them the fewest that reach p, of them those with a share
+    of the first, then made to sum to 1."""
     order = sorted(range(len(logits)), key=lambda token: -logits[token])[: top_k or len(logits)]
     weights = {token: math.exp(logits[token] / temperature) for token in order}
     total, kept = sum(weights.values()), {}
     for token in order:
         if sum(kept.values()) / total < top_p:
             kept[token] = weights[token]
+    kept = {token: weight for token, weight in kept.items() if weight >= min_p * weights[order[0]]}
     return [kept.get(token, 0.0) / sum(kept.values()) for token in range(len(logits))]
 
 
-NARROWINGS = [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 0, 1.0), (1.0, 3, 1.0), (1.0, 0, 0.7), (1.4, 5, 0.8), (0.7, 1, 1.0)]
+NARROWINGS = [
+    (1.0, 0, 1.0, 0.0), (0.5, 0, 1.0, 0.0), (2.0, 0, 1.0, 0.0), (1.0, 3, 1.0, 0.0), (1.0, 0, 0.7, 0.0), (1.4, 5, 0.8, 0.0),
+    (0.7, 1, 1.0, 0.0), (1.0, 0, 1.0, 0.3), (1.5, 6, 0.9, 0.2), (1.0, 0, 1.0, 1.0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", NARROWINGS)
-def test_what_is_drawn_from_are_the_likeliest_tokens(settings: tuple[float, int, float]) -> None:
+def test_what_is_drawn_from_are_the_likeliest_tokens(settings: Narrowing) -> None:
     logits = 2 * noise(20, 7, seed=4)
     narrowed = narrow(logits, *settings).softmax(-1)
     right = torch.tensor([likelihood(row, *settings) for row in logits.tolist()], dtype=torch.float64)
@@ -305,9 +312,11 @@ def test_what_is_drawn_from_are_the_likeliest_tokens(settings: tuple[float, int,
 
 
 @pytest.mark.parametrize("settings", NARROWINGS)
-def test_tokens_are_drawn_as_often_as_they_are_likely(settings: tuple[float, int, float]) -> None:
-    chain, draws, (temperature, top_k, top_p) = Chain(vocabulary=7, seed=3), 20000, settings
-    found = ask(chain, [0], [1], sample=True, best=draws, temperature=temperature, top_k=top_k, top_p=top_p)[0]
+def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> None:
+    chain, draws = Chain(vocabulary=7, seed=3), 20000
+    way = dict(zip(("temperature", "top_k", "top_p", "min_p"), settings, strict=True))
+    drawn = ask(chain, [0] * draws, [1] * draws, sample=True, **way)
+    found = [one for (one,) in drawn]
     seen = Counter(END if one.ended else one.tokens[0] for one in found)
     model = chain.follow(0)(PROMPT)
     right = likelihood(model, *settings)
@@ -321,7 +330,8 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: tuple[float, int
 
 def test_the_second_draw_knows_nothing_of_the_first_but_its_token() -> None:
     chain, draws = Chain(vocabulary=3, seed=8), 20000
-    seen = Counter((*f.tokens, END) if f.ended else f.tokens for f in ask(chain, [0], [2], sample=True, best=draws)[0])
+    found = [one for options in ask(chain, [0] * 5, [2] * 5, sample=True, best=4000) for one in options]
+    seen = Counter((*f.tokens, END) if f.ended else f.tokens for f in found)
     right = {path: math.exp(sum(logs)) for path, logs in every_answer(chain.follow(0), 2)}
     assert set(seen) == set(right) and sum(right.values()) == pytest.approx(1)
     assert sum((seen[path] - draws * p) ** 2 / (draws * p) for path, p in right.items()) < 28
@@ -371,7 +381,7 @@ def test_the_likeliest_token_can_always_be_drawn(temperature: float) -> None:
                 assert (left[logits == -math.inf] == -math.inf).all()
 
 
-# -- a real body, and what may not be asked
+# -- a real body
 
 
 def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_start() -> None:
@@ -394,20 +404,12 @@ def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_star
         same(greedy[row], beam_by_hand(follow, int(limits[row]), 1, 0.0, "paper", "soon"), 0.0, "paper")
 
 
-def test_what_has_no_meaning_is_refused() -> None:
+def test_a_search_needs_something_to_go_on_from() -> None:
     with pytest.raises(ValueError, match="prompt"):
-        search(Chain(), Batch(torch.zeros(1, 1).long()), END, torch.tensor([1]), Decode())
-    alone = {"beam": 0, "best": 0, "top_k": -1, "top_p": 0.0, "longer": -1, "temperature": 0.0}
-    pairs: list[dict[str, Any]] = [{"best": 2}, {"beam": 2, "best": 3}, {"sample": True, "beam": 2}, {"top_p": 1.1}]
-    for wrong in [*pairs, *({name: value} for name, value in alone.items())]:
-        with pytest.raises(SettingError):
-            Decode(**wrong)
-
-
-def test_who_asks_for_samples_does_not_mean_the_beam_of_a_preset() -> None:
-    preset = Decode(beam=4, best=2)
-    assert told(preset, {"sample": "true"}) == Decode(beam=1, best=1, sample=True)
-    assert told(preset, {"sample": True, "best": 3}).best == 3
-    assert told(preset, {"best": 3}).beam == 4
-    with pytest.raises(SettingError, match="exclude each other"):
-        told(preset, {"sample": True, "beam": 4})
+        search(Chain(), Batch(torch.zeros(1, 3, 8, 8)), END, torch.tensor([1]), Decode())
+    with pytest.raises(ValueError, match="at least one token"):
+        search(
+            Chain(), Batch(torch.zeros(1, 1).long(), target=torch.zeros(1, 0).long()), END, torch.tensor([1]), Decode()
+        )
+    with pytest.raises(ValueError, match="at least one token"):
+        search(Chain(), Batch(torch.zeros(2, 3).long(), torch.tensor([3, 0])), END, torch.tensor([1, 1]), Decode())

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.likely import likeliest
+from regard.decode.likely import highest, likeliest
 from regard.decode.paths import Found, Generating, State, put, refuse_nan, silence
+from regard.decode.repetition import Past
 from regard.decode.settings import Decode
 
 Array = npt.NDArray[Any]
@@ -33,13 +34,16 @@ class Beams:
 
     def __init__(
         self, body: Generating, state: State, last: Int[Tensor, "B"], end: int, limits: Int[Tensor, "B"],
-        settings: Decode, banned: Tensor | None = None,
+        settings: Decode, banned: Tensor | None = None, past: Past | None = None,
     ) -> None:  # fmt: skip
         self.body, self.state, self.end, self.settings, self.banned = body, state, end, settings, banned
+        self.past = past
         B, W, device = len(last), settings.beam, last.device
         wide = torch.float32 if device.type == "mps" else torch.float64
         longest = int(limits.max())
         state.widen(W)
+        if past is not None:
+            past.keep(torch.arange(B, device=device).repeat_interleave(W))
         self.rows = np.arange(B)
         self.limits = limits.to(device)
         self.last = last.repeat_interleave(W)
@@ -62,8 +66,7 @@ class Beams:
     def step(self) -> None:
         """One more token for every beam: 2 W candidates, so that W unfinished ones remain even if W end."""
         B, W = self.scores.shape
-        logs, tokens = likeliest(silence(self.body.step(self.last, self.state), self.banned), 2 * W)
-        logs = logs.to(self.scores.dtype)
+        logs, own, tokens = self._likeliest(silence(self.body.step(self.last, self.state), self.banned))
         k = logs.shape[1]
         sums = (self.scores.view(-1, 1) + logs).view(B, W * k)
         best, which = sums.topk(min(2 * W, W * k))
@@ -77,18 +80,36 @@ class Beams:
         # candidates that end, and are among the W best, compete with those that ended before
         ends = over & self.front & self.open[:, None]
         ended = (best / penalty).masked_fill(~ends, -torch.inf)
-        worths = torch.stack([logs.view(B, -1).gather(1, which), ended], -1)
+        worths = torch.stack([own.view(B, -1).gather(1, which), ended], -1)
         scores, order = best.masked_fill(over, -torch.inf).topk(W)
         self._remember(names, worths, order)
         put(self.scores, scores)
         put(self.done, torch.cat([self.done, ended], 1).topk(W).values)
         chosen = names.gather(1, order[..., None].expand(-1, -1, 2))
         put(self.last, chosen[..., 0])
-        self.state.reorder((chosen[..., 1] + self.base).flatten())
+        parents = (chosen[..., 1] + self.base).flatten()
+        self.state.reorder(parents)
+        if self.past is not None:
+            self.past.move(parents)
+            self.past.add(self.last)
         divisor = penalty
         if self.settings.stop == "sure" and self.settings.penalty > 0:
             divisor = self.penalties[self.limits - 1]  # an open beam could still grow to where the penalty is weakest
         put(self.open, self.open & (scores[:, 0] / divisor > self.done[:, -1]) & ~last)
+
+    def _likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each beam: what its likeliest tokens add to its score, their log-probabilities, and their names.
+
+        They differ where repetition is penalised, which bends the log-probabilities of beams (and the logits of rows that
+        follow one path), as `transformers` does it."""
+        count, wide = 2 * self.settings.beam, self.scores.dtype
+        if self.past is None:
+            logs, tokens = likeliest(logits, count)
+            logs = logs.to(wide)
+            return logs, logs, tokens
+        whole = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+        bent, tokens = highest(self.past.bend(whole), count)
+        return bent.to(wide), whole.gather(1, tokens).to(wide), tokens
 
     def _remember(self, names: Tensor, worths: Tensor, order: Tensor) -> None:
         at = self.t - 1
@@ -97,13 +118,16 @@ class Beams:
 
     def tensors(self) -> list[Tensor]:
         own = [self.limits, self.last, self.t, self.open, self.scores, self.done, self.penalties]
-        return [*own, self.names, self.worths, self.orders]
+        past = [] if self.past is None else self.past.tensors()
+        return [*own, self.names, self.worths, self.orders, *past]
 
     def keep(self, rows: Tensor) -> None:
         W = self.settings.beam
         flat = (rows[:, None] * W + torch.arange(W, device=rows.device)).flatten()
         self.state.keep(flat)
         self.last = self.last[flat]
+        if self.past is not None:
+            self.past.keep(flat)
         for name in ("limits", "open", "scores", "done"):
             setattr(self, name, getattr(self, name)[rows])
         for name in ("names", "worths", "orders"):
@@ -123,15 +147,16 @@ class Beams:
         paths, logs = _walk(names, worths[..., 0], orders, at, candidate)
         return [self._found(best[i], at[i], paths[:, i].T, logs[:, i].T) for i in range(len(rows))]
 
-    def _found(self, scores: Array, at: Array, paths: Array, logs: Array) -> list[Found]:
+    def _found(self, scores: Array, at: Array, paths: Array, worths: Array) -> list[Found]:
         found = []
-        for score, last, path, values in zip(scores.tolist(), at.tolist(), paths, logs, strict=True):
+        for score, last, path, values in zip(scores.tolist(), at.tolist(), paths, worths, strict=True):
             refuse_nan(score)
             if score == -float("inf"):
                 break
             said = path[: last + 1].tolist()
             ended = said[-1] == self.end
-            found.append(Found(tuple(said[: len(said) - ended]), score, tuple(values[: last + 1].tolist()), ended))
+            logs = tuple(values[: last + 1].tolist())
+            found.append(Found(tuple(said[: len(said) - ended]), score, logs, "end" if ended else "length"))
         if not found:
             refuse_nan(float("nan"))  # only NaN leaves nothing to compare
         return found

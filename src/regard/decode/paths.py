@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -11,28 +12,43 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.waists import Batch
 
+Why = Literal["end", "until", "length"]
+Until = Callable[[int, list[int]], bool]
+"""Given a row of the batch and what it has said so far: is that enough?"""
+
 
 class State(Protocol):
     """What a body keeps between steps. Beams of one source are rows that stand together."""
 
+    at: Tensor
+
     def widen(self, beams: int) -> None: ...
     def reorder(self, rows: Tensor) -> None: ...
     def keep(self, rows: Tensor) -> None: ...
+    def join(self, other: Any) -> None: ...
+    def tensors(self) -> list[Tensor]: ...
 
 
 class Generating(Protocol):
-    def start(self, batch: Batch, room: int | None = None) -> State: ...
-    def step(self, tokens: Tensor, state: State) -> Tensor: ...
+    def start(self, batch: Batch, room: int | None = None) -> Any: ...
+    def step(self, tokens: Tensor, state: Any) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Found:
-    """One answer: its tokens without the prompt and the end token, and the log-probability of each (the end's too)."""
+    """One answer: its tokens without the prompt and the end token, and the log-probability of each (the end's too).
+
+    Log-probabilities are those of the model's own distribution, before repetition penalty, temperature and narrowing."""
 
     tokens: tuple[int, ...]
     score: float
     logs: tuple[float, ...]
-    ended: bool
+    why: Why
+    """what ended it: the end token, a stop string (`until`), or that it may not be longer"""
+
+    @property
+    def ended(self) -> bool:
+        return self.why == "end"
 
 
 class Quest(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -9,12 +11,12 @@ from torch import Tensor
 
 
 def narrow(
-    logits: Float[Tensor, "B V"], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+    logits: Float[Tensor, "B V"], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> Float[Tensor, "B V"]:
-    """The logits that are drawn from: divided by the temperature, all but the likeliest set to -inf.
+    """The logits that are drawn from: divided by the temperature, all but the likeliest set to -inf, in this order.
 
     `top_k` keeps k tokens and what equals the last of them (0: all), `top_p` the fewest tokens that together have at
-    least that probability."""
+    least that probability (of equal ones the first), `min_p` those with at least this share of the likeliest's."""
     # the likeliest becomes 0 first, so that a tiny temperature leaves it finite
     logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
     if 0 < top_k < logits.shape[-1]:
@@ -24,7 +26,9 @@ def narrow(
         ordered, order = logits.sort(descending=True, stable=True)
         probabilities = ordered.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities  # the likeliest token always stays: nothing is before it
-        logits = logits.masked_fill((before >= top_p).gather(-1, order.argsort(-1)), -torch.inf)
+        logits = logits.scatter(-1, order, ordered.masked_fill(before >= top_p, -torch.inf))
+    if min_p > 0.0:
+        logits = logits.masked_fill(logits < math.log(min_p), -torch.inf)
     return logits
 
 
@@ -37,7 +41,7 @@ def draw(logits: Float[Tensor, "B V"], chances: Float[Tensor, "B"]) -> Int[Tenso
 
 
 def chances(seed: int, *keys: np.ndarray) -> Tensor:
-    """One number in [0, 1) for each row of the keys (request, copy, position), from the seed alone."""
+    """One number in [0, 1) for each of the keys (request, copy, position), from the seed alone; keys may be broadcast."""
     mixed = _mix(np.full(keys[0].shape, seed % 2**64, dtype=np.uint64))
     for key in keys:
         mixed = _mix(mixed ^ key.astype(np.uint64))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.decode.beams import Beams
+from regard.decode.heard import Heard
 from regard.decode.paths import Found, Generating, Quest, State
+from regard.decode.repetition import Past
 from regard.decode.settings import Decode
 from regard.decode.single import Single
 from regard.waists import Batch
@@ -15,24 +19,24 @@ from regard.waists import Batch
 
 def begin(
     body: Generating, batch: Batch, end: int, limits: Tensor, settings: Decode, requests: np.ndarray,
-    banned: Tensor | None, room: int | None = None,
+    banned: Tensor | None, room: int | None = None, copies: range | None = None,
 ) -> Quest:  # fmt: skip
-    assert batch.target is not None
+    """The prompts are read. `copies`: which draws of each row are followed, all when None."""
     state: State = body.start(batch, room)
-    last = batch.target[:, -1]
+    last, past = batch.last(), None
+    if settings.repetition != 1.0:
+        furthest = batch.prompt.shape[1] - 1 + int(limits.max()) if room is None else room
+        past = Past(batch, settings.repetition, furthest + 2)
     if settings.beam > 1:
-        return Beams(body, state, last, end, limits, settings, banned)
-    quest = Single(body, state, last, end, limits, settings, requests, banned)
-    if room is not None:
-        state.widen(1)  # one beam: what it may look at is written out once for all layers
-    return quest
+        return Beams(body, state, last, end, limits, settings, banned, past)
+    return Single(body, state, last, end, limits, settings, requests, banned, past, copies)
 
 
-def run(quest: Quest) -> list[list[Found]]:
-    """Step by step; rows leave with their answers as soon as they are finished."""
-    answers: dict[int, list[Found]] = {}
+def walk(quest: Quest, answers: dict[int, list[Found]], heard: Heard | None = None) -> Iterator[dict[int, list[int]]]:
+    """Step by step, with what was heard in each. Rows leave with their answers as soon as they are finished."""
     while True:
         quest.step()
+        yield {} if heard is None else heard.listen()
         if bool(quest.open.all()):
             continue
         closed = torch.nonzero(~quest.open)[:, 0].tolist()
@@ -40,5 +44,12 @@ def run(quest: Quest) -> list[list[Found]]:
             answers[int(quest.rows[row])] = found
         going = torch.nonzero(quest.open)[:, 0]
         if not len(going):
-            return quest.gathered(answers)
+            return
         quest.keep(going)
+
+
+def run(quest: Quest, heard: Heard | None = None) -> list[list[Found]]:
+    answers: dict[int, list[Found]] = {}
+    for _ in walk(quest, answers, heard):
+        pass
+    return quest.gathered(answers)

@@ -1,0 +1,56 @@
+"""The repetition penalty (Keskar et al. 2019): what was read or said already is less likely to be said again."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.waists import Batch
+
+
+class Past:
+    """The tokens that each row has read or said. R rows, room for C tokens.
+
+    Not a mark for each token of the vocabulary: a few hundred places are looked at in a step, not fifty thousand. Places
+    that hold nothing yet repeat the first token of their prompt, which changes nothing."""
+
+    def __init__(self, batch: Batch, penalty: float, columns: int) -> None:
+        prompt, lengths = batch.prompt[:, :columns], batch.prompt_lengths
+        P = prompt.shape[1]
+        self.penalty = penalty
+        self.ids = prompt[:, :1].repeat(1, columns)
+        self.place = torch.full_like(prompt[:, 0], P) if lengths is None else lengths.clone()
+        """(R,) where the next token of each row is written"""
+        real = torch.arange(P, device=prompt.device) < self.place[:, None]
+        self.ids[:, :P] = torch.where(real, prompt, prompt[:, :1])
+
+    def bend(self, values: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+        """Logits, or log-probabilities: those of the past divided by the penalty, or multiplied where they are below 0."""
+        past = values.gather(1, self.ids)
+        return values.scatter(1, self.ids, torch.where(past < 0, past * self.penalty, past / self.penalty))
+
+    def add(self, tokens: Int[Tensor, "R"], going: Tensor | int = 1) -> None:
+        """One more token each; rows that are not going on may write over their own."""
+        self.ids.scatter_(1, self.place[:, None], tokens[:, None])
+        self.place.add_(going).clamp_(max=self.ids.shape[1] - 1)
+
+    def move(self, rows: Tensor) -> None:
+        """Beams exchange their pasts, in the same place."""
+        self.ids.copy_(self.ids.index_select(0, rows))
+
+    def keep(self, rows: Tensor) -> None:
+        self.ids, self.place = self.ids[rows], self.place[rows]
+
+    def join(self, other: Past) -> None:
+        columns = max(self.ids.shape[1], other.ids.shape[1])
+        self.ids = torch.cat([_wider(self.ids, columns), _wider(other.ids, columns)])
+        self.place = torch.cat([self.place, other.place])
+
+    def tensors(self) -> list[Tensor]:
+        return [self.ids, self.place]
+
+
+def _wider(ids: Tensor, columns: int) -> Tensor:
+    more = columns - ids.shape[1]
+    return torch.cat([ids, ids[:, :1].expand(-1, more)], 1) if more else ids
