@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import random
+import gzip
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import tiktoken
 
 from regard.errors import DataError, SettingError
 from regard.inputs import text as text_module
+from regard.inputs.spelling import to_bytes
 from regard.inputs.text import END_OF_TEXT, Text
+from writings import HARD, STORY, random_texts, train_words
 
-STORY = (
-    "The cat sat on the mat, and the cat's mat wasn't the dog's mat.\n\n  Once more: the cat sat!\n"
-    "Die Katze saß auf der Matte; l'été où naïve façade. 猫はマットの上に座った。 def f(x):\n\treturn x ** 2  # ok\n"
-) * 20
+SHARED = Path(__file__).parents[2] / "shared/data"
 
 
 @pytest.fixture(scope="session")
@@ -27,31 +29,36 @@ def characters() -> Text:
     return Text.characters([STORY])
 
 
-HARD = (
-    "", " ", "  ", "\n", "\n\n", " a", "a ", "  a  b  ", "\ta\r\n\r\nb\n ", "\x00\x1f\x7f\x85\xa0", "a\u2028b\u3000c",
-    "👩‍👩‍👧‍👦🇩🇪❤️", "e\u0301 é ﬁ ẞ İ", "\ufeff\u200b\u202e\ufffd", "don't can't I'LL we've 'tis ''s", "a\x1c b\x1e\x1fc", "𐍈" * 9,
-    "0123456789 1.5e-3",
-    f"a {END_OF_TEXT} b", END_OF_TEXT,
-)  # fmt: skip
+@pytest.fixture(scope="session")
+def words() -> Text:
+    return Text(train_words())
 
 
-def random_texts(count: int, seed: int) -> list[str]:
-    """All of Unicode that can be written, and blanks, marks and letters far more often than that."""
-    draw = random.Random(seed)
-    ranges = (
-        (0, 0x20),
-        (0x20, 0x7F),
-        (0x20, 0x7F),
-        (0x80, 0x600),
-        (0x2000, 0x2070),
-        (0x1F300, 0x1FA00),
-        (0xE000, 0x110000),
-    )
+def publish(made: Text, folder: Path, vocabulary: str = "vocab.json", merges: str = "merges.txt") -> Path:
+    """As its vocabulary and its merges."""
+    model = json.loads(made.backend.to_str())["model"]
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = model["vocab"] | {made.name_of(number): number for number in made.special}
+    (folder / vocabulary).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / merges).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
 
-    def letter() -> str:
-        return chr(draw.randrange(*draw.choice(ranges))) if draw.random() < 0.7 else draw.choice(" \n\t'se")
 
-    return ["".join(letter() for _ in range(draw.randrange(60))) for _ in range(count)]
+SPLIT = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+"""GPT-2's expression, for a tokenizer of other hands."""
+
+
+def other_hands(ids: dict[str, int]) -> tiktoken.Encoding:
+    """tiktoken, from the vocabulary of a folder: it never asks the network."""
+    ranks = {to_bytes(name): number for name, number in ids.items() if name != END_OF_TEXT}
+    return tiktoken.Encoding("ours", pat_str=SPLIT, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: len(ranks)})
+
+
+def same_as_tiktoken(made: Text, other: tiktoken.Encoding, texts: Sequence[str]) -> None:
+    found, expected = made.encode(texts), [other.encode_ordinary(text) for text in texts]
+    assert [pair for pair in zip(texts, found, expected, strict=True) if pair[1] != pair[2]] == []
+    assert made.decode(found) == list(texts)
 
 
 def test_any_text_comes_back_from_bytes_exactly(language: Text) -> None:
@@ -96,7 +103,7 @@ def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
         Text.characters(["", ""])
     with pytest.raises(SettingError, match="257"):
         Text.language([STORY], 256)
-    for make in (Text.characters, lambda texts: Text.language(texts, 300)):
+    for make in (Text.characters, lambda texts: Text.language(texts, 300), lambda texts: Text.train(texts, 300)):
         with pytest.raises(DataError, match="half of a character"):
             make(["caf\udce9"])
     assert Text.language([], 300).size == 257
@@ -120,12 +127,225 @@ def test_the_library_gives_the_characters_that_we_give(characters: Text) -> None
         characters.backend.encode("☃")
 
 
-def test_a_long_text_in_parts_has_the_tokens_of_the_whole(language: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [*HARD, *random_texts(500, seed=3), STORY]
-    whole = [language.backend.encode(text, add_special_tokens=False).ids for text in texts]
-    vocabulary = language.backend.get_vocab()
-    monkeypatch.setattr(text_module, "LONG", 3)
-    monkeypatch.setattr(text_module, "LOAD", 50)
-    assert len(list(text_module._cut(STORY))) > len(STORY) / 20
-    assert language.encode(texts) == whole
-    assert Text.language([STORY], 340).backend.get_vocab() == vocabulary
+def test_a_load_is_bounded_by_texts_and_by_characters(language: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [*HARD, *random_texts(100, seed=3)]
+    whole = language.encode(texts)
+    monkeypatch.setattr(text_module, "CHUNK", 7)
+    monkeypatch.setattr(text_module, "LOAD", 90)
+    assert language.encode(texts) == whole and language.encode([]) == []
+    loads = list(text_module._loads(["a" * 50] * 5 + ["b"] * 20))
+    assert [len(load) for load in loads] == [2, 2, 7, 7, 7]
+
+
+# -- published folders
+
+PROSE = (
+    "I'll say we've done it, don't you? 'tis they're'S IT'S", "Ünïcödé naïve façade — “quotes” … € £",
+    "Быстрая лиса; Η γρήγορη αλεπού; הַשּׁוּעָל; الثعلب السريع; तेज़ लोमड़ी; 敏捷的狐狸; すばやい狐; 빠른 여우",
+    "👩‍👩‍👧‍👦 🇩🇪 ❤️‍🔥 🤷🏽‍♀️", "for (int i = 0; i < n; ++i) {\n\t\treturn x[i] ** 2; // ok\r\n\t}\n\n\n",
+    "   three   spaces    and\t\ttabs \n \n  end   ", "3.14159, 1e-10, ½ ² Ⅷ ٣٤٥ 0xFF", "a" * 300,
+    "\u00a0\u2003\u3000 x\u00a0y",
+)  # fmt: skip
+
+
+def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(language: Text, tmp_path: Path) -> None:
+    from transformers import GPT2Tokenizer
+
+    folder = publish(language, tmp_path / "gpt2")
+    made = Text.load(folder)
+    texts = [*PROSE, *HARD, *random_texts(1000, seed=4), STORY]
+    same_as_tiktoken(made, other_hands(json.loads((folder / "vocab.json").read_text())), texts)
+    theirs = GPT2Tokenizer.from_pretrained(folder)
+    theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
+    assert theirs(texts)["input_ids"] == made.encode(texts) == language.encode(texts)
+    assert made.size == language.size == len(theirs) and made.id_of(END_OF_TEXT) == theirs.eos_token_id
+    ids = made.encode(["the cat"])[0]
+    assert made.decode([[made.size - 1, *ids]]) == ["the cat"] == [theirs.decode(ids)]
+
+
+def test_the_published_vocabulary_of_gpt2_splits_as_tiktoken_does() -> None:
+    folder = SHARED / "vocab/gpt2"
+    if not folder.is_dir():
+        pytest.skip(f"the published vocabulary is not there: {folder}")
+    made = Text.load(folder)
+    other = other_hands(json.loads(gzip.decompress((folder / "encoder.json.gz").read_bytes())))
+    assert made.size == other.n_vocab == 50257 and made.id_of(END_OF_TEXT) == other.eot_token == 50256
+    assert made.encode(["Hello world"]) == [[15496, 995]]
+    files = [SHARED / "shakespeare/input.txt.gz", SHARED / "wikitext-2/wiki.valid.raw.gz"]
+    long = [gzip.decompress(file.read_bytes()).decode()[:200_000] for file in files]
+    points = ["a" + chr(point) + "b 1" + chr(point) for point in range(0x3400) if not 0xD800 <= point < 0xE000]
+    same_as_tiktoken(made, other, [*PROSE, *HARD, *random_texts(2000, seed=5), *points, STORY, *long])
+
+
+def test_words_are_split_as_transformers_does(words: Text, tmp_path: Path) -> None:
+    from transformers import OpenAIGPTTokenizer
+
+    folder = publish(words, tmp_path / "gpt1")
+    made, theirs = Text.load(folder), OpenAIGPTTokenizer.from_pretrained(folder)
+    theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
+    texts = [*PROSE, *HARD, *random_texts(500, seed=6), STORY, "The <unk> CAT"]
+    ids = made.encode(texts)
+    assert ids == theirs(texts)["input_ids"] and made.size == len(theirs) == words.size
+    assert made.decode(ids) == theirs.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert made.id_of("<unk>") in made.encode(["☃"])[0]
+    assert made.decode(made.encode(["The CAT's mat"])) == ["the cat ' s mat"]
+
+
+def test_what_is_saved_is_the_same_to_transformers(
+    language: Text, characters: Text, words: Text, tmp_path: Path
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    for made in (language, characters, Text.load(publish(words, tmp_path)), Text.train([STORY], 300)):
+        made.save(tmp_path / "tokenizer.json")
+        theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+        lines = STORY.split("\n")[:5]
+        assert theirs(lines, add_special_tokens=False)["input_ids"] == made.encode(lines)
+        assert Text.load(tmp_path).encode(lines) == made.encode(lines)
+
+
+@pytest.mark.parametrize("names", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_the_two_files_have_names_of_their_own_in_other_releases(
+    language: Text, tmp_path: Path, names: tuple[str, str], zipped: bool
+) -> None:
+    publish(language, tmp_path, *names)
+    if zipped:
+        for name in names:
+            (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+            (tmp_path / name).unlink()
+    assert Text.exists(tmp_path) and Text.load(tmp_path).encode([STORY]) == language.encode([STORY])
+    next(tmp_path.iterdir()).unlink()
+    assert not Text.exists(tmp_path)
+    with pytest.raises(DataError, match=r"vocab\.json and merges\.txt"):
+        Text.load(tmp_path)
+
+
+NEWER = {
+    "special_tokens_map.json": {"bos_token": "<never>"},
+    "tokenizer_config.json": {
+        "add_prefix_space": True,
+        "unk_token": {"__type": "AddedToken", "content": END_OF_TEXT},
+        "added_tokens_decoder": {
+            "341": {"content": "<b>", "special": True},
+            "340": {"content": "<a>", "special": True},
+            "342": {"content": "<d>", "special": False},
+        },
+        "additional_special_tokens": ["<c>"],
+    },
+    "added_tokens.json": {"<never>": 342},
+}
+OLDER = {
+    "special_tokens_map.json": {
+        "bos_token": "<a>",
+        "eos_token": {"content": END_OF_TEXT},
+        "additional_special_tokens": ["<c>", "<b>"],
+    },
+    "tokenizer_config.json": {"add_prefix_space": True, "bos_token": "<never>"},
+    "added_tokens.json": {"<d>": 342, "<b>": 341, "<a>": 340},
+}
+
+
+@pytest.mark.parametrize("files", [NEWER, OLDER])
+def test_special_tokens_are_read_from_where_they_are_written(
+    language: Text, tmp_path: Path, files: dict[str, object]
+) -> None:
+    from transformers import GPT2Tokenizer
+
+    publish(language, tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    made, theirs = Text.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
+    names = ["<a>", "<b>", "<d>", "<c>"]
+    assert [made.id_of(name) for name in names] == [340, 341, 342, 343] and made.size == len(theirs) == 344
+    assert theirs.convert_tokens_to_ids(names) == [340, 341, 342, 343]
+    assert made.special == Text(theirs.backend_tokenizer).special == {339, 340, 341, 343}
+    assert made.encode(["the <d> cat"]) == theirs(["the <d> cat"])["input_ids"]
+    assert made.encode(["the"]) == language.encode([" the"])
+
+
+def test_text_that_has_no_token_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    ids = {"l": 0, "o": 1, "w": 2, "Ġ": 3, "lo": 4}
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\n")
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    with pytest.raises(DataError, match=r"vocab\.json: has no '<\|endoftext\|>'.* 252 of the 256 bytes"):
+        Text.load(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps({**ids, "<unk>": 5}))
+    (tmp_path / "special_tokens_map.json").write_text('{"unk_token": "<unk>"}')
+    assert Text.load(tmp_path).encode(["low x"]) == [[4, 2, 3, 5]]
+
+
+BROKEN = {
+    "vocab.json": (
+        "", "[]", '{"a": ', '{"a": "0"}', '{"a": 0, "b": 0, "Ġ": 1}', '{"Ġ": 7}', '{"a": 0}', '{"Ġ": 0, "a</w>": 1}', b"\xff",
+    ),
+    "merges.txt": ("a\n", "#version: 0.2\nt h e\n", "t  h\n", "☃ ☃\n", b"\xff\xfe"),
+    "tokenizer_config.json": ("{", '{"added_tokens_decoder": 3}', '{"added_tokens_decoder": {"x": {"content": "y"}}}'),
+    "special_tokens_map.json": ("[1]",),
+    "added_tokens.json": ('{"<d>": "x"}', '{"<d>": 5}', '{"<d>": 1000}', '{"Ġ": 2}'),
+    "tokenizer.json": ("", "{}", '{"version": "1.0"}'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_named(language: Text, tmp_path: Path, name: str) -> None:
+    for number, content in enumerate(BROKEN[name]):
+        folder = publish(language, tmp_path / str(number))
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        where = {"added_tokens.json": "", "tokenizer_config.json": ""}.get(name, name)
+        with pytest.raises(DataError) as caught:
+            Text.load(folder)
+        assert f"{folder}" in str(caught.value) and where in str(caught.value)
+
+
+def test_a_damaged_archive_is_named(language: Text, tmp_path: Path) -> None:
+    publish(language, tmp_path)
+    whole = gzip.compress((tmp_path / "vocab.json").read_bytes())
+    (tmp_path / "merges.txt").rename(tmp_path / "merges.txt.gz")
+    (tmp_path / "vocab.json").unlink()
+    for content in (b"none", whole[:-20], whole[:60] + b"xx" + whole[62:]):
+        (tmp_path / "vocab.json.gz").write_bytes(content)
+        with pytest.raises(DataError, match=r"vocab\.json\.gz: cannot be read"):
+            Text.load(tmp_path)
+
+
+# -- tokens that are added, and tokens that are shown
+
+
+def test_added_tokens_are_special_and_come_last(language: Text, characters: Text, words: Text, tmp_path: Path) -> None:
+    new = ["_start_", "_delimiter_", "_classify_"]
+    for made in (language, characters, words, Text.train([STORY], 300)):
+        more = made.add([*new, "_start_"])
+        assert [more.id_of(token) for token in new] == [made.size, made.size + 1, made.size + 2]
+        assert more.size == made.size + 3 and made.id_of("_start_") is None
+        assert more.encode([STORY]) == made.encode([STORY])
+        more.save(tmp_path / "tokenizer.json")
+        again = Text.load(tmp_path).add(new)
+        assert again.size == more.size and again.special == more.special
+        assert again.decode([[more.size - 1]]) == [""] and again.pieces([more.size - 1]) == ["_classify_"]
+    ids = language.add(new).encode(["a _start_ b"])[0]
+    assert max(ids) < language.size and language.decode([ids]) == ["a _start_ b"]
+    for token in ("the", ""):
+        with pytest.raises(DataError, match="cannot be made a special token"):
+            language.add([token])
+
+
+def test_blanks_and_parts_of_characters_can_be_read(language: Text, characters: Text) -> None:
+    def shown(made: Text, text: str) -> str:
+        return "|".join(made.pieces(made.encode([text])[0]))
+
+    assert shown(language, " the cat\n\n\t") == "␣the|␣cat|⏎⏎|⇥"
+    assert shown(language, "€\x00\r") == "‹e2›|‹82›|‹ac›|‹U+0000›|␍"
+    assert shown(characters, "a\n猫 ") == "a|⏎|猫|␣"
+    assert language.pieces([language.size - 1, 10**6]) == [END_OF_TEXT, "?"]
+
+
+def test_words_are_shown_with_a_dot_where_they_go_on(words: Text) -> None:
+    ids = [words.id_of(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
+    assert words.pieces([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
+
+
+def test_sentences_are_shown_as_ever() -> None:
+    made = Text.train(["the cat sat"] * 3, 270)
+    ids = made.encode(["the cats sat"])[0]
+    assert made.pieces([1, *ids, 2]) == ["<s>", "the", "cat", "·s", "sat", "</s>"]

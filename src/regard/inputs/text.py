@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from regard.disk import write_text
 from regard.errors import DataError, SettingError
+from regard.inputs import published
+from regard.inputs.spelling import SENTENCES, Form, ending, form_of, state, to_bytes, visible
 
 PAD, START, END = "<pad>", "<s>", "</s>"
 SPECIAL = (PAD, START, END)
@@ -25,13 +25,19 @@ END_OF_TEXT = "<|endoftext|>"
 CHUNK = 10_000
 """Texts that are encoded at once."""
 
-LOAD, LONG = 4_000_000, 100_000
-"""Characters that are encoded at once, and of a text before it is cut: the library takes over 100 bytes for each."""
-
-BREAK = re.compile(r"(?<=\S)[ \n]")
-"""A place where GPT-2's expression always splits: it has no blank after anything else, and never looks back."""
+LOAD = 4_000_000
+"""Characters that are encoded at once: the library's own records of a text take over 100 bytes for each."""
 
 HALF = "a text has half of a character (a lone surrogate, as bytes that are not UTF-8 leave behind)."
+
+
+class Piece(NamedTuple):
+    """A token as it is shown, whether it begins and ends a word, and whether it is a special one."""
+
+    text: str
+    starts: bool = False
+    ends: bool = False
+    special: bool = False
 
 
 class Text:
@@ -41,7 +47,7 @@ class Text:
         self.backend = backend
         self.backend.no_padding()
         self.backend.no_truncation()  # nothing is ever truncated silently
-        self._pieces: dict[int, tuple[str, bool, bool]] = {}
+        self._pieces: dict[int, Piece] = {}
         self.backend.encode_special_tokens = True  # "</s>" in a person's text is text, and ends nothing
 
     @classmethod
@@ -49,8 +55,8 @@ class Text:
         """Byte-level BPE from an iterator. A leading space is added, so that a word is the same token anywhere."""
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-        backend.train_from_iterator(texts, _trainer(vocabulary, SPECIAL))
+        backend.decoder = SENTENCES
+        _learn(backend, texts, vocabulary, SPECIAL)
         return cls(backend)
 
     @classmethod
@@ -63,11 +69,7 @@ class Text:
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
-        parts = (part for text in texts for part in _cut(text))
-        try:
-            backend.train_from_iterator(parts, _trainer(vocabulary - 1))
-        except UnicodeEncodeError as error:
-            raise DataError(HALF) from error
+        _learn(backend, texts, vocabulary - 1)
         # The last id, as GPT-2 has it: the ids before it are the bytes and then the merges in their order, which is
         # what vocab.json + merges.txt and tiktoken's ranks say, so that those can be written from it.
         backend.add_special_tokens([END_OF_TEXT])
@@ -92,22 +94,35 @@ class Text:
 
     @classmethod
     def load(cls, path: str | Path) -> Text:
+        """A tokenizer.json, or a folder with one or with vocab.json and merges.txt."""
         path = Path(path)
-        if path.is_dir():
-            path = path / "tokenizer.json"
-        if not path.exists():
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.exists() and (found := published.find(path)):
+            return cls(published.read(*found, end=END_OF_TEXT))
+        if not file.exists():
             raise DataError(
-                "there is no such tokenizer.", path, advice="Give a tokenizer.json or a folder that holds one."
-            )
+                "there is no such tokenizer.", file,
+                advice="Give a tokenizer.json, or a folder that holds one or vocab.json and merges.txt.",
+            )  # fmt: skip
         try:
-            return cls(Tokenizer.from_file(str(path)))
+            return cls(Tokenizer.from_file(str(file)))
         except Exception as error:  # the library raises bare Exception for any file it cannot read
-            raise DataError(f"cannot be read as a tokenizer.json ({error}).", path) from error
+            raise DataError(f"cannot be read as a tokenizer.json ({error}).", file) from error
 
     @staticmethod
     def exists(folder: str | Path) -> bool:
         """Whether `load` finds a tokenizer in this folder."""
-        return (Path(folder) / "tokenizer.json").exists()
+        return (Path(folder) / "tokenizer.json").exists() or published.find(Path(folder)) is not None
+
+    def add(self, tokens: Sequence[str]) -> Text:
+        """Another one that has these special tokens too: those that are new get the next ids."""
+        for token in tokens:
+            known = self.id_of(token)
+            if not token or (known is not None and known not in self.special):
+                raise DataError(f"'{token}' cannot be made a special token: it is text, or empty.")
+        backend = Tokenizer.from_str(self.backend.to_str())
+        backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
+        return type(self)(backend)
 
     def save(self, path: Path) -> None:
         write_text(path, self.backend.to_str(pretty=True))
@@ -123,50 +138,38 @@ class Text:
     def id_of(self, token: str) -> int | None:
         return self.backend.token_to_id(token)
 
+    def name_of(self, token: int) -> str:
+        """As the vocabulary has it; nothing for an id that it does not have."""
+        return self.backend.id_to_token(token) or ""
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """Ids that stand for no text: `decode` leaves them out."""
+        added = self.backend.get_added_tokens_decoder().items()
+        return frozenset(number for number, token in added if token.special)
+
+    @cached_property
+    def form(self) -> Form:
+        return form_of(self.backend)
+
     @cached_property
     def alphabet(self) -> dict[str, int] | None:
         """The id of each character, of a tokenizer by `characters`."""
         if not isinstance(self.backend.model, models.WordLevel):
             return None
-        splits = _state(self.backend.pre_tokenizer) == _state(_each_character())
+        splits = state(self.backend.pre_tokenizer) == state(_each_character())
         return self.backend.get_vocab(with_added_tokens=False) if splits else None
-
-    @cached_property
-    def _cuts(self) -> bool:
-        """Whether a long text may be cut: as `language` and GPT-2 split it, the tokens stay the same."""
-        split = _state(self.backend.pre_tokenizer)
-        plain = split.get("type") == "ByteLevel" and split["use_regex"] and not split["add_prefix_space"]
-        words = [token for token in self.backend.get_added_tokens_decoder().values() if not token.special]
-        return plain and self.backend.normalizer is None and not words
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         if self.alphabet is not None:
             return [self._letters(text, self.alphabet) for text in texts]
-        ids: list[list[int]] = [[] for _ in texts]
-        for numbers, parts in self._loads(texts):
+        ids: list[list[int]] = []
+        for load in _loads(texts):
             try:
-                found = self.backend.encode_batch_fast(parts, add_special_tokens=False)
+                ids += [item.ids for item in self.backend.encode_batch_fast(load, add_special_tokens=False)]
             except TypeError as error:
                 raise DataError(HALF) from error
-            for number, item in zip(numbers, found, strict=True):
-                ids[number] += item.ids
         return ids
-
-    def _loads(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:
-        """Parts of texts and the numbers of those: the library's own records of a text are many times larger than it."""
-        numbers: list[int] = []
-        parts: list[str] = []
-        room = LOAD
-        for number, text in enumerate(texts):
-            for part in _cut(text) if self._cuts else (text,):
-                numbers.append(number)
-                parts.append(part)
-                room -= len(part)
-                if room <= 0 or len(parts) == CHUNK:
-                    yield numbers, parts
-                    numbers, parts, room = [], [], LOAD
-        if parts:
-            yield numbers, parts
 
     def _letters(self, text: str, alphabet: dict[str, int]) -> list[int]:
         try:
@@ -184,44 +187,63 @@ class Text:
         return self.backend.decode_batch([list(row) for row in ids], skip_special_tokens=True)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The tokens as a person reads them: a piece that continues a word begins with a dot."""
+        """The tokens as a person reads them.
+
+        Where blanks belong to the text they are seen; elsewhere a piece that continues a word begins with a dot."""
         known = [self._piece(i) for i in ids]
+        if self.form in (Form.BYTES, Form.JOINED):
+            return [piece.text for piece in known]
         shown = []
-        for number, (text, starts, special) in enumerate(known):
-            first = number == 0 or starts or special or known[number - 1][2]
-            shown.append((text.strip() or "␣") if first else "·" + text)
+        for number, piece in enumerate(known):
+            last = known[number - 1]
+            first = number == 0 or piece.starts or piece.special or last.special or last.ends
+            shown.append((piece.text.strip() or "␣") if first else "·" + piece.text)
         return shown
 
-    def _piece(self, token: int) -> tuple[str, bool, bool]:
-        """Its text, whether it begins a word, and whether it is a special one."""
+    def _piece(self, token: int) -> Piece:
         if token not in self._pieces:
-            name = self.backend.id_to_token(token) or "?"
-            special = name in SPECIAL
-            text = name if special else self.backend.decode([token], skip_special_tokens=False)
-            self._pieces[token] = text, name.startswith(("Ġ", "▁")), special
+            self._pieces[token] = self._make_piece(token)
         return self._pieces[token]
 
+    def _make_piece(self, token: int) -> Piece:
+        name = self.name_of(token) or "?"
+        if token in self.special:
+            return Piece(name, special=True)
+        if self.form is Form.BYTES:
+            return Piece(visible(to_bytes(name)))
+        if self.form is Form.JOINED:
+            return Piece(visible(name.encode("utf-8")))
+        if self.form is Form.WORDS:
+            mark = ending(self.backend)
+            return Piece(name.removesuffix(mark), ends=name.endswith(mark))
+        return Piece(self.backend.decode([token], skip_special_tokens=False), starts=name.startswith(("Ġ", "▁")))
 
-def _trainer(vocabulary: int, special: Sequence[str] = ()) -> trainers.BpeTrainer:
-    return trainers.BpeTrainer(
+
+def _learn(backend: Tokenizer, texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> None:
+    """All bytes are tokens, whether they occur or not."""
+    trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=list(special), show_progress=False, min_frequency=2,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
+    try:
+        backend.train_from_iterator(texts, trainer)
+    except UnicodeEncodeError as error:
+        raise DataError(HALF) from error
 
 
 def _each_character() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
 
 
-def _state(part: Any) -> dict[str, Any]:
-    """What a part of the library's tokenizer is, as its file says it."""
-    return {} if part is None else json.loads(part.__getstate__())
-
-
-def _cut(text: str) -> Iterator[str]:
-    """Long texts in parts that have, one after another, the tokens of the whole."""
-    first = 0
-    while len(text) - first > LONG and (found := BREAK.search(text, first + LONG)):
-        yield text[first : found.start()]
-        first = found.start()
-    yield text[first:]
+def _loads(texts: Iterable[str]) -> Iterator[list[str]]:
+    """As many texts as are encoded at once."""
+    load: list[str] = []
+    room = LOAD
+    for text in texts:
+        load.append(text)
+        room -= len(text)
+        if room <= 0 or len(load) == CHUNK:
+            yield load
+            load, room = [], LOAD
+    if load:
+        yield load

@@ -1,0 +1,141 @@
+"""Text that comes bit by bit is the text of the whole, whatever the tokens are and wherever they are divided."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from regard.errors import SettingError
+from regard.inputs.flow import Flow
+from regard.inputs.text import END_OF_TEXT, Text
+from writings import HARD, STORY, random_texts, train_words
+
+
+def train_pieces() -> Text:
+    """With a decoder that is none of ours: words by SentencePiece's sign."""
+    names = {"▁the": 0, "▁cat": 1, "s": 2, "▁": 3, "▁é": 4, "é": 5, ".": 6}
+    backend = Tokenizer(models.WordLevel(names, unk_token="."))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return Text(backend)
+
+
+MAKERS = {
+    "bytes": lambda: Text.language([STORY], 340).add(["_start_"]),
+    "characters": lambda: Text.characters([STORY, *HARD]),
+    "words": lambda: Text(train_words()),
+    "sentences": lambda: Text.train([STORY], 320),
+    "pieces": train_pieces,
+}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def made(request: pytest.FixtureRequest) -> Text:
+    return MAKERS[request.param]()
+
+
+def flow(made: Text, ids: list[int], until: tuple[str, ...], draw: random.Random) -> tuple[str, bool]:
+    """In groups of some tokens; what was said before must not change what is said."""
+    running, said, first = Flow(made, until), "", 0
+    while first < len(ids):
+        last = first + draw.choice((0, 1, 1, 1, 2, 5))
+        said += running.add(ids[first:last])
+        first = last
+    return said + running.end(), running.stopped
+
+
+def cut(whole: str, until: tuple[str, ...]) -> tuple[str, bool]:
+    places = [whole.find(stop) for stop in until if stop in whole]
+    return whole[: min(places, default=len(whole))], bool(places)
+
+
+def random_stops(whole: str, draw: random.Random) -> tuple[str, ...]:
+    """Pieces of the text itself, some of them with another end, of which some overlap."""
+    stops = []
+    for _ in range(draw.choice((0, 1, 1, 2, 4))):
+        first = draw.randrange(len(whole) + 1)
+        stop = whole[first : first + draw.randrange(1, 6)] + draw.choice(("", "", "x", "�"))
+        stops += [stop, stop[1:]][: draw.choice((1, 2))]
+    return tuple(filter(None, stops))
+
+
+def test_any_tokens_flow_as_they_are_decoded(made: Text) -> None:
+    draw, stopped = random.Random(1), 0
+    for _ in range(1500):
+        few = draw.sample(range(made.size), min(made.size, 6))  # of few kinds, so that texts repeat themselves
+        ids = draw.choices(draw.choice((few, range(made.size))), k=draw.randrange(30))
+        whole = made.decode([ids])[0]
+        until = random_stops(whole, draw)
+        found = flow(made, ids, until, draw)
+        assert found == cut(whole, until), (ids, until)
+        stopped += found[1]
+    assert 300 < stopped < 1300
+
+
+def test_any_bytes_flow_as_they_are_decoded() -> None:
+    """Beginnings and ends of characters in any order: what is no character is U+FFFD, and as many as in the whole."""
+    made, draw = Text.language([], 257), random.Random(2)
+    letters = [made.encode([letter])[0] for letter in "aé€😀\ufffd\u07ff\uffff\U0010ffff"]
+    parts = [*range(256), *(i for letter in letters for i in letter * 40)]
+    for _ in range(4000):
+        ids = draw.choices(parts, k=draw.randrange(12))
+        whole = made.decode([ids])[0]
+        until = random_stops(whole, draw)
+        assert flow(made, ids, until, draw) == cut(whole, until), (ids, until)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters", "sentences"])
+def test_texts_flow_token_by_token(kind: str) -> None:
+    made = MAKERS[kind]()
+    for text in [*HARD, STORY, *(random_texts(200, seed=7) if kind != "characters" else ())]:
+        text = text.lstrip(" ") if kind == "sentences" else text  # a space in front is no part of a sentence
+        running, ids = Flow(made), made.encode([text])[0]
+        parts = [running.add([i]) for i in ids]
+        if kind != "characters":
+            assert "\ufffd" in text or not any("\ufffd" in part for part in parts)
+        assert "".join(parts) + running.end() == text
+
+
+def test_what_is_certain_is_said_at_once() -> None:
+    made = Text.language([], 257)
+    running = Flow(made, ["stop", "\n\n"])
+    said = [running.add([i]) for i in made.encode(["sé\nsto!\nst\n\nmore"])[0]]
+    assert [part or "-" for part in said] == [
+        "-", "-", "sé", "-", "\n", "-", "-", "sto!", "-", "\n", "-", "st", *"-----",
+    ]  # fmt: skip
+    assert running.stopped and running.end() == "" and running.add([65]) == ""
+
+
+def test_of_two_stop_strings_that_overlap_the_one_that_begins_first_counts() -> None:
+    made = Text.characters(["abcdx"])
+    for text, expected in (("xabc", "x"), ("xabd", "xa"), ("xab", "xa"), ("xa", "xa")):
+        running = Flow(made, ["b", "abc"])
+        said = "".join(running.add([i]) for i in made.encode([text])[0])
+        assert said + running.end() == expected and running.stopped == ("b" in text)
+
+
+def test_special_tokens_and_ids_without_a_token_say_nothing(made: Text) -> None:
+    if END_OF_TEXT not in made.backend.get_vocab():
+        made = made.add([END_OF_TEXT])
+    draw, end = random.Random(3), made.id_of(END_OF_TEXT)
+    for _ in range(200):
+        ids = draw.choices([*range(20), end, made.size + 5], k=8)
+        assert flow(made, ids, (), draw) == (made.decode([ids])[0], False)
+
+
+@pytest.mark.parametrize("until", ["stop", ["a", ""]])
+def test_stop_strings_that_cannot_be_meant_are_refused(until: str | list[str]) -> None:
+    with pytest.raises(SettingError, match="stop strings"):
+        Flow(Text.characters(["a"]), until)
+
+
+def test_a_token_costs_the_same_after_many_as_after_few(made: Text) -> None:
+    """Counted by what is decoded or held, not by the clock."""
+    running = Flow(made, ["\x07never"])
+    ids = list(range(min(made.size, 200))) * 50
+    held = 0
+    for i in ids:
+        running.add([i])
+        held = max(held, len(running._held), len(getattr(running._reader, "_said", [])))
+    assert held <= 20
