@@ -239,7 +239,8 @@ OLDER = {
     "special_tokens_map.json": {
         "bos_token": "<a>",
         "eos_token": {"content": END_OF_TEXT},
-        "additional_special_tokens": ["<c>", "<b>"],
+        "cls_token": "<b>",
+        "additional_special_tokens": ["<c>"],
     },
     "tokenizer_config.json": {"add_prefix_space": True, "bos_token": "<never>"},
     "added_tokens.json": {"<d>": 342, "<b>": 341, "<a>": 340},
