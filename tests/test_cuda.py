@@ -12,11 +12,13 @@ from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.decode.steps import begin, run
-from regard.nn import kernels
+from regard.nn import kernels, loss
 from regard.nn.attention import Attention
+from regard.nn.block import Tokens
+from regard.nn.graphs import record
 from regard.nn.norm import Norm
 from regard.nn.rules import Causal, Packed, Real, Rule, Window
-from regard.waists import Batch, Offsets
+from regard.waists import IGNORE, Batch, Offsets
 from tiny import tiny
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -151,3 +153,86 @@ def test_sum_and_norm_in_one_kernel_are_the_two_operators(dtype: torch.dtype, wi
         x, y = (torch.randn(3, 5, width, device="cuda", dtype=dtype) for _ in range(2))
         right = torch.nn.functional.layer_norm((x + y).double(), (width,), norm.weight.double(), norm.bias.double())
         assert (norm(x, y).double() - right).norm() <= (1e-2 if dtype == torch.bfloat16 else 1e-6) * right.norm()
+
+
+# -- the loss of a large vocabulary
+
+
+def reading(dtype: torch.dtype, biased: bool) -> tuple[Tokens, torch.Tensor, torch.Tensor]:
+    """A vocabulary that is no multiple of anything, states and labels; some ask for nothing."""
+    torch.manual_seed(1)
+    tokens = Tokens(5003, 64, bias=biased).to("cuda", dtype)
+    x = torch.randn(3, 100, 64, device="cuda", dtype=dtype).requires_grad_()
+    labels = torch.randint(0, 5003, (3, 100), device="cuda")
+    labels[:, ::7] = IGNORE
+    return tokens, x, labels
+
+
+def exactly(tokens: Tokens, x: torch.Tensor, labels: torch.Tensor, scale: float) -> list[torch.Tensor]:
+    """Loss and gradients of the plain formula in float64."""
+    exact = [part.detach().double().requires_grad_() for part in (x, *reversed(list(tokens.parameters())))]
+    total, _ = loss.cross_entropy(torch.nn.functional.linear(*exact), labels, 0.1)
+    return [total.detach(), *torch.autograd.grad(total * scale, exact)]
+
+
+def agree(ours: list[torch.Tensor], right: list[torch.Tensor], tolerance: float = 1e-2) -> None:
+    for mine, theirs in zip(ours, right, strict=True):
+        assert mine.shape == theirs.shape and (mine.double() - theirs).norm() <= tolerance * theirs.norm()
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(
+    ("own", "cast"),
+    [(torch.float32, torch.bfloat16), (torch.float32, torch.float16), (torch.bfloat16, None), (torch.float16, None)],
+)
+def test_the_fused_loss_is_the_plain_one_with_its_gradients(
+    own: torch.dtype, cast: torch.dtype | None, biased: bool, parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if parts:
+        monkeypatch.setattr(loss, "BYTES", 1)
+    tokens, x, labels = reading(own, biased)
+    leaves = [x, *reversed(list(tokens.parameters()))]
+    assert len(leaves) == 2 + biased and leaves[1].ndim == 2
+    with torch.autocast("cuda", cast, enabled=cast is not None):
+        assert loss._narrow(x, tokens.table.weight) == (cast or own)
+        total, count = tokens.cross_entropy(x, labels, 0.1)
+        with torch.no_grad():
+            assert torch.equal(tokens.cross_entropy(x, labels, 0.1)[0], total)
+    ours = torch.autograd.grad(total * 0.3, leaves)
+    assert int(count) == int((labels != IGNORE).sum()) < labels.numel() and total.dtype == torch.float32
+    assert [gradient.dtype for gradient in ours] == [own] * len(leaves)
+    agree([total.detach(), *ours], exactly(tokens, x, labels, 0.3))
+
+
+def test_the_fused_loss_of_no_rows_is_zero_and_of_a_wrong_label_no_number() -> None:
+    tokens, x, labels = reading(torch.bfloat16, False)
+    total, count = tokens.cross_entropy(x[:0], labels[:0])
+    (gradient,) = torch.autograd.grad(total, tokens.table.weight)
+    assert total.item() == 0.0 and int(count) == 0 and gradient.shape == (5003, 64) and not gradient.any()
+    labels[1, 1] = 5003
+    assert tokens.cross_entropy(x, labels)[0].isnan()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_fused_loss_is_compiled_and_recorded(compiled: bool) -> None:
+    tokens, x, labels = reading(torch.float32, False)
+    leaves = [x, tokens.table.weight]
+
+    def made(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast("cuda", torch.bfloat16):
+            return tokens.cross_entropy(x, labels, 0.1)
+
+    work = torch.compile(made, fullgraph=True) if compiled else made
+
+    def grain() -> list[torch.Tensor]:
+        total, count = work(x, labels)
+        return [total.detach(), *torch.autograd.grad(total / count, leaves)]
+
+    graph, result = record(grain, x.device)
+    with torch.no_grad():  # other numbers where the recorded ones were
+        x.copy_(x.roll(1, 0) * 0.7)
+        labels.copy_(labels.roll(5, 1))
+        labels[0] = IGNORE
+    graph.replay()
+    agree(result, exactly(tokens, x, labels, 1 / float((labels != IGNORE).sum())))

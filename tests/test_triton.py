@@ -55,8 +55,41 @@ for width in (8, 100):
         assert (joined.add_norm(x, y, norm.weight, norm.bias, norm.eps) - norm(x + y)).abs().max() < 1e-5
 """
 
+VOCABULARY = """
+import torch
+from regard.nn import vocabulary
+from regard.nn.loss import cross_entropy
+from regard.waists import IGNORE
 
-@pytest.mark.parametrize("program", [SHORT, JOINED])
+vocabulary.LANES = 16  # 128 columns at a time: several turns over a row, the last of them not full
+torch.manual_seed(0)
+for V, P in ((3, 128), (128, 128), (300, 384), (601, 640)):
+    for spread in (0.0, 0.1):
+        for dtype in (torch.float32, torch.bfloat16):
+            labels = torch.tensor([0, V - 1, IGNORE, V // 2, 1, V, -1])
+            room = torch.full((7, P + 16), 9.0, dtype=dtype)  # rows lie apart; what is behind them stays
+            logits = room[:, :P]
+            logits[:, :V] = 5 * torch.randn(7, V)
+            logits[3] -= 200
+            logits[4] += 50  # padded columns too: they count for nothing
+            exact = logits[:5, :V].double().requires_grad_()
+            right = torch.stack([cross_entropy(exact[i], labels[i], spread * (V - 1) / V)[0] for i in range(5)])
+            right.sum().backward()
+            before, losses = room.clone(), torch.full((7,), 9.0)
+            vocabulary.sweep(logits, labels, losses, V, spread, False)
+            assert torch.equal(room, before)
+            again = torch.full((7,), 9.0)
+            vocabulary.sweep(logits, labels, again, V, spread, True)
+            assert torch.equal(again.nan_to_num(), losses.nan_to_num()) and (losses.isnan() == (torch.arange(7) > 4)).all()
+            assert (losses[:5] - right).abs().max() < 2e-5 * right.abs().max(), (V, spread, dtype)
+            near = 1e-5 if dtype == torch.float32 else 4e-3
+            assert (logits[:5, :V] - exact.grad).abs().max() < near, (V, spread, dtype)
+            assert not logits[:, V:].any() and not logits[2].any() and (room[:, P:] == 9).all()
+            assert logits[5:, :V].isnan().all()  # no token: said as NaN
+"""
+
+
+@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY])
 def test_a_kernel_says_what_the_formula_says(program: str) -> None:
     # in a process of its own: the interpreter is chosen when Triton is imported
     source = str(Path(__file__).parents[1] / "src")
