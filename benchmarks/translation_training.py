@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from clock import Clock, ceiling
 from marian import CUDA, SIZE, peer_model
 
 from regard import build
@@ -42,28 +42,6 @@ def natural(count: int) -> np.ndarray:
         return np.full(count, LONGEST)
     torch.manual_seed(0)
     return torch.clamp(torch.distributions.LogNormal(3.1, 0.5).sample((count,)).long(), 4, LONGEST).numpy()
-
-
-class Clock:
-    """The median time of an action on a device, after some that do not count."""
-
-    def __init__(self, device: str, steps: int) -> None:
-        self.device, self.steps = device, steps
-
-    def now(self) -> float:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def median(self, action: Any, warm: int = 4) -> float:
-        for _ in range(warm):
-            action()
-        times = []
-        for _ in range(self.steps):
-            begun = self.now()
-            action()
-            times.append(self.now() - begun)
-        return statistics.median(times)
 
 
 def work() -> float:
@@ -110,7 +88,7 @@ def ours(clock: Clock, way: Way, share: float = 1.0) -> dict[str, float]:
         steps=10**6, tokens=int(share * 2 * natural(PAIRS).sum()), smoothing=0.0, clip=1.0, precision="bfloat16"
     )
     kind: Any = Packs if clock.device == "cuda" else Plan
-    plan = kind(encoded.lengths(), settings.tokens, 1)
+    plan = kind(model.task.lengths(encoded), settings.tokens, 1)
     compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(clock.device), World(), kind is Packs)
     compute.choose(way)
     shape = getattr(plan, "shape", None)
@@ -129,12 +107,6 @@ def ours(clock: Clock, way: Way, share: float = 1.0) -> dict[str, float]:
     first = last.number - clock.steps
     tokens = sum(plan.tokens(number) for number in range(first, last.number))
     return {"tokens": tokens / clock.steps, "seconds": seconds / clock.steps, "padding": round(plan.padding(), 4)}
-
-
-def ceiling(clock: Clock) -> dict[str, float]:
-    n = 8192 if clock.device == "cuda" else 512
-    a, b = (torch.randn(n, n, device=clock.device, dtype=torch.bfloat16) for _ in range(2))
-    return {"TFLOP_per_s": round(2 * n**3 / clock.median(lambda: a @ b) / 1e12, 1)}
 
 
 def main() -> None:

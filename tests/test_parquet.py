@@ -12,6 +12,7 @@ from regard.data.entries import expand
 from regard.data.pairs import Pair, read_pairs
 from regard.errors import RegardError, UnknownName
 from regard.runs.order import listed
+from regard.tasks import find_task
 from test_pairs import complaint, texts
 
 arrow = pytest.importorskip("pyarrow")
@@ -163,6 +164,7 @@ def test_two_patterns_are_matched_by_what_their_signs_stand_for(folder: Path) ->
 
 def test_a_run_remembers_the_files_and_not_the_pattern(folder: Path) -> None:
     touch("b.tsv", "a.tsv", "a.en", "a.de")
-    assert listed(Path("*.tsv")) == (str(folder / "a.tsv"), str(folder / "b.tsv"))
-    assert listed(["*.en:*.de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
-    assert listed(listed("*.tsv")) == listed("*.tsv")
+    task = find_task("translate")
+    assert listed(task, Path("*.tsv")) == (str(folder / "a.tsv"), str(folder / "b.tsv"))
+    assert listed(task, ["*.en:*.de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
+    assert listed(task, listed(task, "*.tsv")) == listed(task, "*.tsv")

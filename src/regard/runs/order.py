@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import as_dict, from_dict, override
-from regard.data.entries import absolute, expand
+from regard.data.entries import absolute
 from regard.decode.settings import Decode
 from regard.errors import RunError, SettingError
 from regard.inputs.text import Text
@@ -136,6 +136,7 @@ def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> None:
     fresh.body.load_state_dict(theirs)
 
 
-def listed(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+def listed(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     """One path, pattern or several, as files that a run can find again from anywhere."""
-    return tuple(absolute(entry) for entry in expand(paths))
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    return tuple(absolute(entry) for entry in task.entries([os.fspath(path) for path in given]))

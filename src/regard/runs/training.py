@@ -36,8 +36,9 @@ def train(
 
     With `resume` an existing run goes on as it was started: it remembers its data, model and settings. Under `torchrun`
     the processes share the grains of each step, and the first of them speaks and writes."""
-    sources = Sources(listed(data), listed(valid), tuple(sorted((columns or {}).items())))
-    asked = Asked(find_task(task), model, sources, gather(settings, config))
+    found = find_task(task)
+    sources = Sources(listed(found, data), listed(found, valid), tuple(sorted((columns or {}).items())))
+    asked = Asked(found, model, sources, gather(settings, config))
     folder, where = RunFolder(out), pick_device(device)
     first = asked_world().first
     console = (console or Screen()) if first else quiet()

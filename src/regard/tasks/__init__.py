@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from regard.errors import UnknownName
+from regard.tasks.choose import Choose
+from regard.tasks.classify import Classify
+from regard.tasks.language import Language
 from regard.tasks.task import Task
 from regard.tasks.translate import Translate
 
 __all__ = ["TASKS", "Task", "find_task"]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Translate(),)}
+TASKS: dict[str, Task] = {task.name: task for task in (Translate(), Language(), Classify(), Choose())}
 
 
 def find_task(name: str) -> Task:

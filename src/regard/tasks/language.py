@@ -21,7 +21,7 @@ from regard.data.pairs import Empty
 from regard.data.plan import Epochs, Plan, Shape
 from regard.data.settings import Data
 from regard.data.store import Rows
-from regard.data.texts import Passage, iterate_texts
+from regard.data.texts import Passage, iterate_texts, text_files
 from regard.data.windows import Stretches, in_turn, plan_windows
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
@@ -58,6 +58,10 @@ class Language(Task):
     sides = ("text", "joint")
     model = "gpt2-mini"
     usage = '"Once upon a time"'
+
+    def entries(self, data: Sequence[str]) -> list[str]:
+        """Folders too: all the text in them."""
+        return text_files(data)
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | Empty]:
         return iterate_texts(data, columns)

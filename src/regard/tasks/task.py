@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from regard.data.entries import expand
 from regard.data.plan import Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
 from regard.data.store import Rows
@@ -85,6 +87,12 @@ class Task:
     """the preset that is trained when none is named"""
     usage: ClassVar[str] = '"a text"'
     """an input as it is written on a command line"""
+    cuts: ClassVar[bool] = False
+    """whether what is too long is cut, and not skipped"""
+
+    def entries(self, data: Sequence[str]) -> list[str]:
+        """The files that paths and patterns stand for."""
+        return expand(data)
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Any]:
         """Samples one by one, and the places of rows that are left out (`Empty`)."""
@@ -112,6 +120,14 @@ class Task:
     def torn(self, sample: Any) -> Any:
         """The same sample after one that was taken out before it."""
         return sample
+
+    def grow(self, text: Text) -> Text:
+        """The tokenizer with the special tokens that only this task has."""
+        return text
+
+    def pairing(self, samples: Sequence[Any], data: Data) -> str:
+        """How the two texts of a sample are read together (`data.pair`); nothing where there is one text."""
+        return ""
 
     def fit(self, config: Any, text: Text) -> Any:
         """The system's config with the tokenizer's vocabulary and special tokens."""
@@ -143,9 +159,17 @@ class Task:
         for rows in Plan(lengths, max(tokens, int(lengths.sum(1).max())), seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
+    def logits(self, model: Asked, batch: Batch) -> Tensor:
+        """What the model says before any softmax."""
+        return model.body.read(model.body(batch).sequence)
+
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         """(sum, count), so that accumulation and distribution are right by construction."""
         raise NotImplementedError
+
+    def alone(self, inputs: Any) -> bool:
+        """Whether this is one input, and not several."""
+        return isinstance(inputs, str)
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """In the order of the inputs, which are numbered from `first` for their random streams."""
@@ -175,6 +199,10 @@ class Task:
     def line(self, scores: Mapping[str, Any]) -> str:
         """The scores of a validation in a few words."""
         return "  ".join(f"{name} {value:6.2f}" for name, value in scores.items() if isinstance(value, float))
+
+    def draw(self, folder: Path, samples: Sequence[Any], answers: Sequence[Answer]) -> list[str]:
+        """Pictures of the answers to all samples, left in a run's folder; their names."""
+        return []
 
     def example(self, sample: Any, answer: Answer) -> dict[str, str]:
         """A sample with its answer, as a row of a table."""

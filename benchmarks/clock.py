@@ -1,0 +1,45 @@
+"""Time on a device, and what that device can do at most."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+
+
+class Clock:
+    """The median time of an action on a device, after some that do not count."""
+
+    def __init__(self, device: str, steps: int) -> None:
+        self.device, self.steps = device, steps
+
+    def now(self) -> float:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def median(self, action: Any, warm: int = 4) -> float:
+        for _ in range(warm):
+            action()
+        times = []
+        for _ in range(self.steps):
+            begun = self.now()
+            action()
+            times.append(self.now() - begun)
+        return statistics.median(times)
+
+
+def ceiling(clock: Clock) -> dict[str, float]:
+    n = 8192 if clock.device == "cuda" else 512
+    a, b = (torch.randn(n, n, device=clock.device, dtype=torch.bfloat16) for _ in range(2))
+    return {"TFLOP_per_s": round(2 * n**3 / clock.median(lambda: a @ b) / 1e12, 1)}
+
+
+def bandwidth(clock: Clock) -> float:
+    """Bytes a second that a copy moves, read and written."""
+    count = 2**30 if clock.device == "cuda" else 2**26
+    x = torch.ones(count, dtype=torch.bfloat16, device=clock.device)
+    y = torch.empty_like(x)
+    return 2 * x.numel() * x.element_size() / clock.median(lambda: y.copy_(x))

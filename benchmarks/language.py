@@ -1,0 +1,82 @@
+"""Language models on real text, by one command each; all choices are made on the validation part.
+
+    python benchmarks/language.py shakespeare      FOLDER OUT    6 layers x 384, context 256, 5,000 steps (a GPU)
+    python benchmarks/language.py shakespeare-cpu  FOLDER OUT    4 layers x 128, context 64, 2,000 steps of 12 x 64 (two cores)
+    python benchmarks/language.py wikitext         FOLDER OUT    a small GPT on WikiText-2 (a GPU)
+
+FOLDER holds `input.txt(.gz)` of tiny Shakespeare, or `wiki.{train,valid,test}.raw(.gz)`. Tiny Shakespeare is divided as
+nanoGPT does it: the first nine tenths to train, the rest to validate; the loss is that of the whole validation part in
+windows that do not overlap, of the best checkpoint. `--seeds 1 2 3`, `--set train.rate=…` as in `regard train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import regard
+from regard.runs.evaluating import evaluate
+
+CASES: dict[str, dict[str, Any]] = {
+    "shakespeare": {"model": "gpt2-char", "settings": []},
+    "shakespeare-cpu": {"model": "gpt2-tiny-char", "settings": []},
+    "wikitext": {
+        "model": "gpt2-mini",
+        "settings": ["data.detokenise=wikitext"],
+    },
+}
+
+
+def text_of(path: Path) -> str:
+    packed = path.with_name(path.name + ".gz")
+    return gzip.open(packed, "rt", encoding="utf-8").read() if packed.exists() else path.read_text(encoding="utf-8")
+
+
+def parts(case: str, folder: Path, out: Path) -> dict[str, Path]:
+    """The files to train on, to validate and, where there is one, to test."""
+    out.mkdir(parents=True, exist_ok=True)
+    if case.startswith("shakespeare"):
+        text = text_of(folder / "input.txt")
+        cut = int(0.9 * len(text))
+        texts = {"train": text[:cut], "valid": text[cut:]}
+    else:
+        texts = {name: text_of(folder / f"wiki.{name}.raw") for name in ("train", "valid", "test")}
+    paths = {name: out / f"{name}.txt" for name in texts}
+    for name, path in paths.items():
+        path.write_text(texts[name], encoding="utf-8")
+    return paths
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--test", action="store_true", help="read the test file, once, when all is chosen")
+    asked = parser.parse_args()
+    found = parts(asked.case, asked.data, asked.out / "data")
+    losses = []
+    for seed in asked.seeds:
+        case, run = CASES[asked.case], asked.out / f"{asked.case}-{seed}"
+        settings = [*case["settings"], f"train.seed={seed}", *asked.set]
+        regard.train(
+            "language", str(found["train"]), valid=str(found["valid"]), model=case["model"], out=run, settings=settings
+        )
+        facts = json.loads((run / "regard.json").read_text())
+        losses.append(facts["best"]["loss"])
+        print(json.dumps({"seed": seed, **facts["best"], **facts["scores"]}), flush=True)
+        if asked.test:
+            scores = evaluate(run, [str(found["test"])], settings=["data.detokenise=wikitext", "data.stride=64"]).scores
+            print(json.dumps({"seed": seed, "test": scores}), flush=True)
+    spread = statistics.stdev(losses) if len(losses) > 1 else 0.0
+    print(f"validation loss {statistics.mean(losses):.4f} ± {spread:.4f} of {len(losses)}")
+
+
+if __name__ == "__main__":
+    main()
