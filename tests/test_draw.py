@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from regard.draw.colour import DARK, LIGHT
+from regard.draw.colour import DARK, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.curves import curves
+from regard.draw.guesses import Guess, Reading
 from regard.draw.heat import heat
 from regard.draw.label import label
 from regard.draw.maps import AttentionMap
 from regard.draw.page import page
 from regard.draw.table import table
+from regard.draw.tokens import COLUMN, MOST_LINES, Strip, place, shown
 from regard.errors import RegardError
 
 SOURCE = ("he", "knows", "that", "the", "old", "man", "bought", "a", "red", "car", "</s>")
@@ -189,13 +193,87 @@ def test_hostile_tokens_titles_and_facts_survive_the_page(tmp_path: Path) -> Non
     assert hostile_tags.tags == plain_tags.tags
 
 
+def expected(*pieces: str, given: int = 0, row: int = 0) -> Reading:
+    """Each token less likely than the one before; the likeliest is always 'x'."""
+    guesses = [Guess(piece, -0.5 * at, at + 1, (("x", 0.5), ("y", 0.25))) for at, piece in enumerate(pieces)]
+    return Reading(tuple(guesses), 16, 40, given, row)
+
+
+PIECES = ("Be", "fore", "␣we", "␣", "pro", ",⏎", "␣any", "⏎", "漢")
+
+
+def test_the_numbers_of_a_reading_are_those_of_its_product() -> None:
+    reading = expected("a", "b", "c", "d", given=1)
+    assert reading.log == pytest.approx(-(0.5 + 1.0 + 1.5))
+    assert reading.perplexity == pytest.approx(math.exp(1.0))
+    assert reading.bits_per_byte == pytest.approx(3.0 / math.log(2) / 40)
+    assert reading.guesses[2].surprise == pytest.approx(1 / math.log(2)) and reading.evenly == 4
+    assert reading.facts()["tokens"] == "3 after 1 that were given"
+    with pytest.raises(RegardError, match="empty"):
+        Reading((), 16, 0)
+    with pytest.raises(RegardError, match="diverged"):
+        Reading((Guess("a", math.nan, 1, ()),), 16, 1)
+
+
+def test_lines_of_tokens_break_between_words_and_where_the_text_does() -> None:
+    reading = expected(*PIECES)
+    assert [shown(guess) for guess in reading.guesses[2:6]] == [" we", "␣", "pro", ",⏎"]
+    narrow = place(reading, 11 * COLUMN)
+    assert [token.line for token in narrow] == [0, 0, 0, 0, 1, 1, 2, 2, 3]
+    wide = place(reading, 90 * COLUMN)
+    assert [token.line for token in wide] == [0, 0, 0, 0, 0, 0, 1, 1, 2]
+    for one, two in pairwise(wide):
+        assert two.line > one.line or two.left > one.left + one.width
+    assert len({token.line for token in place(expected("a" * 9, "b" * 9, "c" * 9), 10 * COLUMN)}) == 3
+
+
+def test_the_text_is_drawn_above_the_maps_and_not_beside_a_chosen_head(tmp_path: Path) -> None:
+    maps = [attention("decoder", SOURCE, SOURCE)]
+    reading = expected(*SOURCE)
+    with_text = heat(maps, tmp_path / "a.svg", title="t", reading=reading).read_text("utf-8")
+    assert "an even guess among 16" in with_text and "perplexity" in with_text
+    chosen = heat(maps, tmp_path / "b.svg", title="t", layer=1, reading=reading).read_text("utf-8")
+    assert chosen == heat(maps, tmp_path / "c.svg", title="t", layer=1).read_text("utf-8")
+    certain, beyond = (f"fill: {colour}" for colour in (WARM_LIGHT[0], WARM_LIGHT[-1]))
+    assert certain in with_text and beyond in with_text and beyond not in chosen
+
+
+@pytest.mark.filterwarnings("error")
+def test_any_token_can_be_drawn_and_of_a_long_text_the_end(tmp_path: Path) -> None:
+    maps = [attention("decoder", HOSTILE, HOSTILE)]
+    for ending in ("png", "svg"):
+        path = heat(maps, tmp_path / f"a.{ending}", title="t", reading=expected(*HOSTILE, "<|endoftext|>" * 30))
+        assert path.stat().st_size > 10_000
+    strip = Strip(expected(*(f"␣word{at}" for at in range(2000))), 8.0)
+    assert len({token.line for token in strip.placed}) == MOST_LINES and strip.placed[-1].number == 1999
+    assert f"the first {strip.placed[0].number:,} are left out" in strip._subtitle()
+
+
+def test_the_page_carries_what_was_expected_and_only_where_there_is_a_text(tmp_path: Path) -> None:
+    maps = [attention("decoder", HOSTILE, HOSTILE)]
+    reading = expected(*HOSTILE, given=2, row=-1)
+    stored = embedded(page(maps, tmp_path / "a.html", title="t", reading=reading))["reading"]
+    assert isinstance(stored, dict)
+    assert [item["piece"] for item in stored["tokens"]] == list(HOSTILE)
+    assert (stored["given"], stored["row"], stored["evenly"], stored["vocabulary"]) == (2, -1, 4, 16)
+    second = stored["tokens"][1]
+    assert second["chance"] == pytest.approx(math.exp(-0.5), rel=1e-3) and second["rank"] == 2
+    assert second["likeliest"] == [["x", 0.5], ["y", 0.25]] and second["bits"] == pytest.approx(0.721, abs=1e-3)
+    plain = page(maps, tmp_path / "b.html", title="t")
+    assert embedded(plain)["reading"] is None
+    with_text, without = Outside(), Outside()
+    with_text.feed((tmp_path / "a.html").read_text("utf-8"))
+    without.feed(plain.read_text("utf-8"))
+    assert with_text.tags == without.tags and with_text.links == []
+
+
 def test_any_token_becomes_one_visible_line() -> None:
     assert [label(token) for token in ("a\nb", "", "  ", "\t", "\x07")] == ["a↵b", "∅", "␣␣", "⇥", "\ufffd"]
     assert label("a" * 40) == "a" * 15 + "…"
     assert label("漢" * 40) == "漢" * 7 + "…"
 
 
-@pytest.mark.parametrize("stops", [LIGHT, DARK])
+@pytest.mark.parametrize("stops", [LIGHT, DARK, WARM_LIGHT, WARM_DARK])
 def test_equal_steps_of_weight_are_equal_steps_of_lightness(stops: tuple[str, ...]) -> None:
     coded = np.array([[int(stop[at : at + 2], 16) / 255 for at in (1, 3, 5)] for stop in stops])
     linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)

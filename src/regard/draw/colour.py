@@ -1,17 +1,31 @@
 """The colours of attention: 0 is the paper itself, and equal steps of weight are equal steps of lightness (OKLab).
 
 LIGHT is for white paper, DARK for a dark screen; both are read by linear interpolation between their nine stops.
+How surprising a token was has warm colours made in the same way, so that nobody takes it for attention; they stop where
+the token itself could no longer be read on them.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
 
 LIGHT: Final = ("#ffffff", "#d0e6ec", "#9ccde0", "#6ab2d8", "#3c93d2", "#2f73bf", "#2b51aa", "#2e3483", "#261b5b")
 DARK: Final = ("#18191f", "#252e4a", "#304672", "#346299", "#0585b9", "#0aa8c5", "#45c9ca", "#92e4cb", "#d8f9dd")
+WARM_LIGHT: Final = ("#ffffff", "#faf0de", "#f6dfc0", "#f3cea3", "#f0bc87", "#eda96c", "#ea9653", "#e68138", "#e26b1b")
+WARM_DARK: Final = ("#18191f", "#321d15", "#422317", "#532a19", "#643019", "#763719", "#883e16", "#9b4511", "#ae4c07")
 
 INK: Final = "#1c2430"
 QUIET: Final = "#6b7686"
 LINE: Final = "#e4e8ee"
 ACCENT: Final = "#2b51aa"
 WARM: Final = "#c8501e"
+
+
+def ramp(stops: Sequence[str]) -> Colormap:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("regard", list(stops))

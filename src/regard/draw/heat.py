@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +11,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.colour import INK, LIGHT, LINE, QUIET
+from regard.draw.colour import INK, LIGHT, LINE, QUIET, ramp
+from regard.draw.guesses import Reading
 from regard.draw.label import columns, label
 from regard.draw.maps import AttentionMap, cross_first
-from regard.draw.paper import Sheet, check_ending, styled
+from regard.draw.paper import LETTER, Sheet, check_ending, styled, wrapped
+from regard.draw.tokens import Strip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
     from matplotlib.patches import Rectangle
 
 MARGIN: Final = 0.45
-LETTER: Final = 0.61 / 72  # inches a letter takes per point of font size, a little generously
 HEADING: Final = 0.62  # inches above a panel for its title and what is shown of it
 LEGEND: Final = 0.75  # inches below a panel for its colour bar
 
@@ -33,18 +32,21 @@ NARROWEST = 5.6
 
 
 def heat(
-    maps: Sequence[AttentionMap], path: Path, *, title: str, layer: int | None = None, head: int | None = None
-) -> Path:
+    maps: Sequence[AttentionMap], path: Path, *, title: str, layer: int | None = None, head: int | None = None,
+    reading: Reading | None = None,
+) -> Path:  # fmt: skip
     """Draw the maps into a .png or .svg file.
 
     Without `layer` and `head`: the last layer of the cross-attention (or of the first map), mean over heads, large;
-    beside it every layer and head of every map. With either: just that layer and head of each map, counted from 1.
-    A layer alone is the mean of its heads; a head alone is that of the last layer.
+    beside it every layer and head of every map; with `reading`, the text on the colours of its surprises above them.
+    With either: just that layer and head of each map, counted from 1. A layer alone is the mean of its heads; a head
+    alone is that of the last layer.
     """
     ending = check_ending(path, (".png", ".svg"))
     ordered = cross_first(tuple(maps))
     with styled():
-        sheet = _overview(ordered, title) if layer is None and head is None else _chosen(ordered, title, layer, head)
+        whole = layer is None and head is None
+        sheet = _overview(ordered, title, reading) if whole else _chosen(ordered, title, layer, head)
         return sheet.save(path, ending)
 
 
@@ -113,14 +115,9 @@ def _panel(item: AttentionMap, layer: int, head: int | None, board: float) -> Pa
     )
 
 
-def _wrapped(text: str, inches: float, size: float, lines: int) -> str:
-    seen = label(" ".join(text.split()), limit=2000)
-    return "\n".join(textwrap.wrap(seen, max(12, int(inches / (LETTER * size))), max_lines=lines, placeholder=" …"))
-
-
 def _titled(width: float, height: float, title: str) -> tuple[Sheet, float]:
     """A sheet with the title on it, and where the drawing may begin."""
-    text = _wrapped(title, width - 2 * MARGIN, 15, lines=3)
+    text = wrapped(title, width - 2 * MARGIN, 15, lines=3)
     begin = MARGIN + 0.3 * (text.count("\n") + 1) + 0.2
     sheet = Sheet(width, begin + height + MARGIN)
     sheet.text(MARGIN, MARGIN, text, size=15, weight="bold")
@@ -142,44 +139,45 @@ def _chosen(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head:
     return sheet
 
 
-def _overview(maps: tuple[AttentionMap, ...], title: str) -> Sheet:
+def _overview(maps: tuple[AttentionMap, ...], title: str, reading: Reading | None) -> Sheet:
     main = _panel(maps[0], maps[0].layers, None, board=8.4)
     shapes = [_tile_height(item) * item.layers / item.heads for item in maps]
     heading, below = 0.95, 0.2  # room above each mosaic for three lines and the numbers, and for a gap beneath it
     fitting = (main.height - len(maps) * (heading + below)) / sum(shapes)
     side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, 6.0))
-    titles = [_wrapped(item.title, side + 0.2, 9, lines=3) for item in maps]
+    names = [item.title if len(maps) > 1 else "Every layer and head" for item in maps]
+    titles = [wrapped(text, side + 0.2, 9, lines=3) for text in names]
     above = heading - 0.17 * (2 - max(text.count("\n") for text in titles))
     mosaics = above * len(maps) + side * sum(shapes) + below * (len(maps) - 1)
     main_width, gap = max(main.width, NARROWEST), 0.75
-    sheet, down = _titled(main_width + gap + side + 2 * MARGIN, max(main.height, mosaics + LEGEND), title)
+    width = main_width + gap + side
+    strip = None if reading is None else Strip(reading, width)
+    above_maps = 0 if strip is None else strip.height + 0.4
+    sheet, down = _titled(width + 2 * MARGIN, above_maps + max(main.height, mosaics + LEGEND), title)
+    if strip is not None:
+        strip.draw(sheet, MARGIN, down)
+        down += above_maps
     _draw_panel(sheet, main, MARGIN, down, main_width, main.top)
     left = MARGIN + main_width + gap
     for item, text, shape in zip(maps, titles, shapes, strict=True):
         sheet.text(left - 0.18, down, text, size=9, weight="bold")
         _draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
         down += above + side * shape + below
-    note = _wrapped("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 3)
+    note = wrapped("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 3)
     sheet.text(left - 0.18, down, note, size=7.5, colour=QUIET)
     return sheet
-
-
-def _colours() -> Colormap:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("regard", list(LIGHT))
 
 
 def _draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: float, begin: float) -> None:
     """The panel with its matrix `begin` inches below its heading, so that neighbours stand on one line."""
     size = 11.0
-    sheet.text(left, top, _wrapped(panel.title, width, size, lines=1), size=size, weight="bold")
-    sheet.text(left, top + 0.25, _wrapped(panel.subtitle, width, 8.5, lines=1), size=8.5, colour=QUIET)
+    sheet.text(left, top, wrapped(panel.title, width, size, lines=1), size=size, weight="bold")
+    sheet.text(left, top + 0.25, wrapped(panel.subtitle, width, 8.5, lines=1), size=8.5, colour=QUIET)
     many, across = panel.matrix.shape
     high, wide = panel.cell * many, panel.cell * across
     axes = sheet.axes(left + panel.left, top + begin, wide, high)
     most = float(panel.matrix.max()) or 1.0
-    image = axes.imshow(panel.matrix, cmap=_colours(), vmin=0, vmax=most, aspect="auto", interpolation="nearest")
+    axes.imshow(panel.matrix, cmap=ramp(LIGHT), vmin=0, vmax=most, aspect="auto", interpolation="nearest")
     _draw_tokens(axes, panel)
     if panel.cell >= 0.13:
         axes.set_xticks(np.arange(across + 1) - 0.5, minor=True)
@@ -188,11 +186,8 @@ def _draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: floa
         axes.tick_params(which="minor", length=0)
     if panel.cell >= 0.34:
         _draw_values(axes, panel, most)
-    bar = sheet.axes(left + panel.left, top + begin + high + 0.22, min(wide, 2.4), 0.11)
-    sheet.figure.colorbar(image, cax=bar, orientation="horizontal", ticks=[0, most / 2, most])
-    bar.set_xticklabels(["0", f"{most / 2:.2g}", f"{most:.2g} of the row's attention"], size=7.5)
-    bar.get_xticklabels()[-1].set_horizontalalignment("left")
-    bar.tick_params(length=2, pad=2)
+    names = ("0", f"{most / 2:.2g}", f"{most:.2g} of the row's attention")
+    sheet.bar(left + panel.left, top + begin + high + 0.22, min(wide, 2.4), ramp(LIGHT), most, names)
 
 
 def _draw_tokens(axes: Axes, panel: Panel) -> None:
@@ -223,7 +218,7 @@ def _tile_height(item: AttentionMap) -> float:
 def _draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     """All layers (rows) and heads (columns) in one axes: hundreds of axes would take minutes."""
     tall, gap = _tile_height(item), 0.06
-    colours, most = _colours(), float(item.weights.max()) or 1.0
+    colours, most = ramp(LIGHT), float(item.weights.max()) or 1.0
     for layer in range(item.layers):
         for head in range(item.heads):
             low = -(layer + 1) * tall + gap / 2

@@ -92,7 +92,7 @@ function showView() {
   find("#grid").hidden = arcs;
   find("#arcs").hidden = !arcs;
   find(".least").hidden = !arcs;
-  find(".legend").hidden = arcs;
+  find("#deck .legend").hidden = arcs;
   for (const button of find("#views").children) button.setAttribute("aria-pressed", button.dataset.view === state.view);
   if (arcs) {
     const least = bound();
@@ -103,8 +103,7 @@ function showView() {
   }
   seen.grid = drawGrid(map, seen.weights, seen.most);
   find("#grid canvas").setAttribute("aria-label", `${map.title}: ${map.rows.length} rows by ${map.columns.length} columns, ${shownName()}`);
-  const stops = isDark() ? data.dark : data.light;
-  find(".ramp").style.background = `linear-gradient(90deg, ${stops.join(", ")})`;
+  find("#deck .ramp").style.background = `linear-gradient(90deg, ${stopsOf(data).join(", ")})`;
   find("#most").textContent = `${percent(seen.most)} of a row’s attention`;
 }
 
@@ -120,6 +119,7 @@ function show(everything) {
   seen.weights = matrix(map, state.layer, state.head);
   seen.most = seen.weights.reduce((a, b) => Math.max(a, b), 0) || 1;
   showView();
+  if (everything) paintStrip();
   if (everything) seen.tiles = drawOverview(map);
   showRing();
   if (find("#words").open) showWords();
@@ -137,7 +137,7 @@ function tip(event, lines) {
 
 function hideTip() {
   find("#tip").hidden = true;
-  for (const node of document.querySelectorAll(".band.on, #grid text.on")) node.classList.remove("on");
+  for (const node of document.querySelectorAll(".band.on, #grid text.on, #text .on")) node.classList.remove("on");
 }
 
 function bold(text) {
@@ -146,16 +146,22 @@ function bold(text) {
   return made;
 }
 
+function markRow(row) {
+  const band = find(".band.row"), { high } = seen.grid;
+  band.style.cssText = `top:${row * high}px;height:${high}px;width:100%`;
+  for (const node of [band, find("#grid .down").children[row]]) node.classList.add("on");
+}
+
 function overGrid(event) {
   const map = chosen(), { wide, high } = seen.grid;
   const box = find("#grid canvas").getBoundingClientRect();
   const column = Math.floor((event.clientX - box.left) / wide), row = Math.floor((event.clientY - box.top) / high);
   hideTip();
   if (row < 0 || column < 0 || row >= map.rows.length || column >= map.columns.length) return;
-  const [across, down] = [find(".band.row"), find(".band.column")];
-  across.style.cssText = `top:${row * high}px;height:${high}px;width:100%`;
+  markRow(row);
+  const down = find(".band.column");
   down.style.cssText = `left:${column * wide}px;width:${wide}px;height:100%`;
-  for (const node of [across, down, find("#grid .down").children[row], find("#grid .across").children[column]]) node.classList.add("on");
+  for (const node of [down, find("#grid .across").children[column]]) node.classList.add("on");
   const share = document.createElement("span");
   share.className = "big";
   share.textContent = `${(seen.weights[row * map.columns.length + column] * 100).toFixed(1)} %`;
@@ -201,7 +207,14 @@ function pressed(event) {
   if (box) find(`#${what}s`).children[state[what]].focus();
 }
 
+// Not of the grid that brings a row into view because somebody points at its token in the text.
+function scrolled(event) {
+  if (event.target.id !== "grid" || !find("#text .on")) hideTip();
+}
+
 function start() {
+  startStrip();
+  find("#tabs").hidden = maps.length === 1;
   find("#tabs").append(...maps.map((map, at) => {
     const tab = document.createElement("button");
     Object.assign(tab, { type: "button", role: "tab", textContent: map.name[0].toUpperCase() + map.name.slice(1) });
@@ -223,7 +236,7 @@ function start() {
   const words = find("#words");
   words.addEventListener("toggle", () => words.open && showWords());
   document.addEventListener("keydown", pressed);
-  document.addEventListener("scroll", hideTip, { passive: true, capture: true });
+  document.addEventListener("scroll", scrolled, { passive: true, capture: true });
   addEventListener("hashchange", () => { readHash(); show(true); });
   let open = false;
   addEventListener("beforeprint", () => { printing = true; open = words.open; words.open = true; show(true); });

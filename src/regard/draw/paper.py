@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from regard.draw.colour import INK, LINE, QUIET
+from regard.draw.label import label
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 DPI: Final = 160
+LETTER: Final = 0.61 / 72  # inches a letter takes per point of font size, a little generously
 
 # DejaVu comes with matplotlib; the others add the scripts it lacks, where the machine has them.
 _FONTS: Final = (
@@ -50,6 +54,12 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     return path
 
 
+def wrapped(text: str, inches: float, size: float, lines: int) -> str:
+    """The text in lines that are not wider than so many inches; an ellipsis where it needs more of them."""
+    seen = label(" ".join(text.split()), limit=2000)
+    return "\n".join(textwrap.wrap(seen, max(12, int(inches / (LETTER * size))), max_lines=lines, placeholder=" …"))
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """Our own settings of matplotlib, whatever the person's are, and theirs again afterwards."""
@@ -76,6 +86,13 @@ def styled() -> Iterator[None]:
         yield
 
 
+def monospace() -> list[str]:
+    """Fonts for text in which every letter is equally wide, within `styled`."""
+    import matplotlib
+
+    return ["DejaVu Sans Mono", *matplotlib.rcParams["font.family"]]
+
+
 class Sheet:
     """A white figure measured in inches from its top left corner."""
 
@@ -96,6 +113,20 @@ class Sheet:
             left / self.width, 1 - top / self.height, text, size=size, color=colour, weight=weight, va="top", ha="left",
             linespacing=1.3,
         )  # fmt: skip
+
+    def bar(
+        self, left: float, top: float, width: float, colours: Colormap, most: float, names: tuple[str, str, str]
+    ) -> None:
+        """What the colours mean: names for 0, the half and `most`."""
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        bar = self.axes(left, top, width, 0.11)
+        scale = ScalarMappable(Normalize(0, most), colours)
+        self.figure.colorbar(scale, cax=bar, orientation="horizontal", ticks=[0, most / 2, most])
+        bar.set_xticklabels(names, size=7.5)
+        bar.get_xticklabels()[-1].set_horizontalalignment("left")
+        bar.tick_params(length=2, pad=2)
 
     def save(self, path: Path, ending: str) -> Path:
         metadata = {"Date": None} if ending == "svg" else None

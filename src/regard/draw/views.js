@@ -54,9 +54,11 @@ const inks = () => (isDark() ? INKS.dark : INKS.light);
 
 function bytes(hex) { return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)); }
 
+const stopsOf = (ramps) => (isDark() ? ramps.dark : ramps.light);
+
 // 256 colours [r, g, b] between the stops.
-function palette() {
-  const stops = (isDark() ? data.dark : data.light).map(bytes);
+function palette(ramps = data) {
+  const stops = stopsOf(ramps).map(bytes);
   return Array.from({ length: 256 }, (_, at) => {
     const place = (at / 255) * (stops.length - 1);
     const low = Math.min(Math.floor(place), stops.length - 2);
