@@ -120,8 +120,20 @@ def test_special_tokens_and_ids_without_a_token_say_nothing(made: Text) -> None:
         made = made.add([END_OF_TEXT])
     draw, end = random.Random(3), made.id_of(END_OF_TEXT)
     for _ in range(200):
-        ids = draw.choices([*range(20), end, made.size + 5], k=8)
+        ids = draw.choices([*draw.sample(range(made.size), 6), end, made.size + 5], k=8)
         assert flow(made, ids, (), draw) == (made.decode([ids])[0], False)
+
+
+def test_bytes_among_the_pieces_of_any_other_tokenizer_wait_for_each_other() -> None:
+    names = {"▁the": 0, "▁": 1, "<0xE2>": 2, "<0x82>": 3, "<0xAC>": 4, "s": 5}
+    backend = Tokenizer(models.WordLevel(names, unk_token="s"))
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    running = Flow(Text(backend))
+    assert [running.add([i]) for i in (0, 1, 2, 3, 4, 5, 0)] == ["the", " ", "", "", "€", "s", " the"]
+    assert [running.add([2]), running.end()] == ["", "\ufffd"]
+    assert "".join(running.add([2]) for _ in range(40)).count("\ufffd") >= 32
 
 
 @pytest.mark.parametrize("until", ["stop", ["a", ""]])
