@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Names:
             if not sources or absent:
                 missing.append(f"{name} ({', '.join(absent) or 'not in the name table'})")
                 continue
-            parts = [theirs[s].T if self._entry(name)[0].turned else theirs[s] for s in sources]
+            parts = [theirs[s].T.contiguous() if self._entry(name)[0].turned else theirs[s] for s in sources]
             if any(part.shape != parts[0].shape for part in parts):
                 shapes = ", ".join(f"{s} {tuple(part.shape)}" for s, part in zip(sources, parts, strict=True))
                 raise WeightsError(f"the parts of {name} do not fit together: {shapes}.")
@@ -110,6 +110,20 @@ def _any(patterns: Sequence[str], name: str) -> bool:
     return any(re.fullmatch(re.escape(p).replace(r"\{n\}", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
 
 
+def tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str]) -> Tensors:
+    """With the table under its own name, where a file has it as one of its copies only; copies must be copies."""
+    found = {name: tensors[name] for name in (table, *copies) if name in tensors}
+    for name, tensor in found.items():
+        if not torch.equal(tensor, next(iter(found.values()))):
+            raise WeightsError(f"{name} differs from {table}: embeddings that are not tied are not supported.")
+    return {**tensors, **({table: next(iter(found.values()))} if found else {})}
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str, beside: Sequence[str]) -> Tensors:
+    """All names begin with the prefix, which bare bodies are published without, but those `beside` the body."""
+    return {name if name.startswith(prefix) or _any(beside, name) else prefix + name: t for name, t in tensors.items()}
+
+
 def misfit(missing: list[str], strange: list[str]) -> WeightsError:
     def some(names: list[str]) -> str:
         return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -135,6 +149,19 @@ class Published:
     """harmless keys whose default over there would surprise: written so"""
     values: dict[str, dict[Any, Any]] = field(default_factory=dict)
     """our field -> published value -> our value, where they are spelt differently"""
+    copied: dict[str, str] = field(default_factory=dict)
+    """harmless key -> our field that is written there once more"""
+    filled: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
+    """our fields, with those that follow from others where the file leaves them out"""
+
+    heads: dict[str, str] = field(default_factory=dict)
+    """task -> the architecture with a head for it"""
+
+    def task(self, config: Mapping[str, Any], usual: str) -> str:
+        """What a published folder was made for, by its architecture."""
+        named = {architecture: task for task, architecture in self.heads.items()}
+        found = config.get("architectures") or [""]
+        return named.get(found[0], usual)
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         known = {key for keys in self.keys.values() for key in keys} | set(self.fixed) | {"model_type"}
@@ -154,11 +181,12 @@ class Published:
             if any(value != found[0] for value in found):
                 raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal here, not {found}.")
             fields[ours] = self._ours(ours, found[0])
-        return fields
+        return self.filled(fields)
 
-    def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        config: dict[str, Any] = {"model_type": self.model_type, "architectures": [self.architecture], **self.fixed}
-        config |= self.written
+    def write(self, fields: Mapping[str, Any], task: str = "") -> dict[str, Any]:
+        architecture = self.heads.get(task, self.architecture)
+        config: dict[str, Any] = {"model_type": self.model_type, "architectures": [architecture], **self.fixed}
+        config |= {**self.written, **{key: fields[ours] for key, ours in self.copied.items()}}
         for ours, theirs in self.keys.items():
             back = {mine: published for published, mine in self.values.get(ours, {}).items()}
             for key in theirs:

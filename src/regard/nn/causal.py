@@ -54,6 +54,12 @@ class DecoderOnly(nn.Module):
     def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         return self.tokens.read(x)
 
+    def cross_entropy(
+        self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
+    ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+        """(sum, count) of the loss of `read(x)`, which need not be kept to learn from it."""
+        return self.tokens.cross_entropy(x, labels, smoothing)
+
     def start(self, batch: Batch, room: int | None = None) -> DecoderState:
         """Read all but the last token of each prompt; rows may have different lengths.
 
@@ -120,3 +126,20 @@ class DecoderOnly(nn.Module):
             raise RegardError(
                 f"the context has {most} positions, and position {length} was asked for. Give fewer tokens, or ask for fewer."
             )
+
+
+def gpt_weights(body: DecoderOnly, std: float = 0.02, positions: float = 0.02, narrow: bool = False) -> DecoderOnly:
+    """As GPTs begin: all matrices N(0, std), biases 0. `narrow`: what is added to the states is divided by the square root
+    of how often that happens, so that deep stacks begin with states of the same size as flat ones."""
+    for module in body.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+    if isinstance(body.position, Learned):
+        nn.init.normal_(body.position.table.weight, std=positions)
+    if narrow:
+        for name, parameter in body.decoder.named_parameters():
+            if name.endswith(("attend.inner.out.weight", "feed.inner.down.weight")):
+                nn.init.normal_(parameter, std=std / (2 * len(body.decoder.blocks)) ** 0.5)
+    return body

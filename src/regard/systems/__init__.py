@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from regard.errors import UnknownName
-from regard.systems import transformer
+from regard.systems import gpt2, transformer
 from regard.systems.preset import Preset, System
 
-SYSTEMS: dict[str, System] = {"transformer": transformer.SYSTEM}
+SYSTEMS: dict[str, System] = {system.name: system for system in (transformer.SYSTEM, gpt2.SYSTEM)}
 
 
 def find_preset(name: str) -> tuple[System, Preset]:

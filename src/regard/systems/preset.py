@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
+from regard.errors import SettingError
 from regard.weights import Names, Published, Tensors
+
+
+def check_sizes(config: Any, sizes: Sequence[str], shares: Sequence[str]) -> None:
+    """What no system can be built with: sizes below 1, a width that heads cannot share, dropping everything."""
+    for name in sizes:
+        if getattr(config, name) < 1:
+            raise SettingError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
+    if config.width % config.heads:
+        raise SettingError(f"model.width {config.width} cannot be divided among model.heads {config.heads}.")
+    for name in shares:
+        if not 0 <= getattr(config, name) < 1:
+            raise SettingError(f"model.{name} must be in [0, 1), not {getattr(config, name)}.")
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,4 @@ class System:
     def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
         """The default settings of a preset that is asked for this task."""
         more = self.recipes.get(task, {})
-        return {
-            group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)
-        }
+        return {group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)}

@@ -14,15 +14,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import WeightsError
 from regard.nn.block import Placement, Stack, Tokens, vaswani_block
 from regard.nn.norm import Norm
 from regard.nn.position import Layout, Sinusoid
 from regard.nn.rules import Causal, Packed, Real, Rule, join, marks
 from regard.nn.state import DecoderState
-from regard.systems.preset import Preset, System
+from regard.systems.preset import Preset, System, check_sizes
 from regard.waists import Batch, Offsets, States
-from regard.weights import Names, Published, Tensors, entry
+from regard.weights import Names, Published, Tensors, entry, tied
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,8 @@ class Config:
     """id of the token that ends a sentence"""
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth", "decoder_depth", "heads", "hidden", "vocabulary", "length"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
-        if self.width % self.heads:
-            raise SettingError(f"model.width {self.width} cannot be divided among model.heads {self.heads}.")
-        for name in ("dropout", "attention_dropout", "feed_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be in [0, 1), not {getattr(self, name)}.")
+        sizes = ("width", "depth", "decoder_depth", "heads", "hidden", "vocabulary", "length")
+        check_sizes(self, sizes, ("dropout", "attention_dropout", "feed_dropout"))
 
 
 PAPER = {
@@ -300,10 +294,7 @@ PUBLISHED = Published(
 
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Tied copies and stored sines must be what we compute; a logits bias that is all zero is none."""
-    tensors = dict(tensors)
-    for name in NAMES.copies:
-        if name in tensors and not torch.equal(tensors[name], tensors.get(TABLE, tensors[name])):
-            raise WeightsError(f"{name} differs from {TABLE}: embeddings that are not tied are not supported.")
+    tensors = tied(tensors, TABLE, NAMES.copies)
     for name in NAMES.drop:
         if name in tensors and not _sines(tensors[name], config):
             raise WeightsError(f"{name} holds positions that are not the sines and cosines of the paper.")
