@@ -23,6 +23,7 @@ from regard.inputs.text import Text
 from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
 from regard.tasks import Task, find_task
+from regard.tasks.heads import bias_names, take_bias
 from regard.waists import Answer, Batch, States
 from regard.weights import misfit, read_folder, write_file
 
@@ -42,6 +43,8 @@ class Identity:
     """the preset or folder it came from"""
     labels: tuple[str, ...] = ()
     """the classes that its head tells apart, where it has one"""
+    pair: str = ""
+    """how its head reads two texts together (`data.pair`); nothing where it reads one"""
 
 
 class Model(nn.Module):
@@ -50,6 +53,10 @@ class Model(nn.Module):
         self.body: Any = body
         self.identity, self.text = identity, text
         self.head: Any = identity.task.head(identity.config, identity.labels)
+        self.notes: list[str] = []
+        """what was left out or newly made when it was loaded"""
+        self.fresh = False
+        """whether its head was newly made then, or is still to be made"""
 
     @property
     def config(self) -> Any:
@@ -75,9 +82,8 @@ class Model(nn.Module):
         self, x: Tensor, target: Tensor | None = None, *, mask: Tensor | None = None, target_mask: Tensor | None = None,
         types: Tensor | None = None, where: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        states = self.states(x, target, mask=mask, target_mask=target_mask, types=types, where=where)
-        logits: Tensor = self.body.read(states.sequence)
-        return logits
+        """What the task reads: of every token, or of the head."""
+        return self.task.logits(self, Batch(x, mask, target, target_mask, types=types, where=where))
 
     forward = logits
 
@@ -88,12 +94,12 @@ class Model(nn.Module):
     def answer(self, inputs: str | Sequence[str], **settings: Any) -> Answer | list[Answer]:
         """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …"""
         decode = told(self.identity.decode, settings)
-        single = isinstance(inputs, str)
+        single = self.task.alone(inputs)
         training = self.training
         if training:
             self.eval()
         try:
-            answers = self.task.answer(self, [inputs] if isinstance(inputs, str) else inputs, decode)
+            answers = self.task.answer(self, [inputs] if single else inputs, decode)
         finally:
             if training:
                 self.train()
@@ -132,6 +138,7 @@ class Model(nn.Module):
         body = {name: value for name, value in weights.items() if not name.startswith("head.")}
         self.body.load_state_dict(body, strict=True, assign=assign)
         if self.head is not None:
+            take_bias(self.head, head)
             self.head.load_state_dict(head, strict=True, assign=assign)
 
     def blocks(self) -> list[nn.Module]:
@@ -149,13 +156,13 @@ class Model(nn.Module):
     def save(self, folder: str | Path, facts: dict[str, Any] | None = None) -> Path:
         """A folder that `regard.load` reads, and that published tools read too where their layout can say it."""
         folder = Path(folder)
-        if self.identity.system.unsayable(self.config):  # such a variant is kept under our own names
+        if unsayable(self):  # such a variant is kept under our own names
             config = {"model_type": "regard", "system": self.identity.system.name}
             _write(self, folder, config, self.weights())
         else:
             save(self, folder, layout="huggingface")
         own: dict[str, Any] = {"system": self.identity.system.name, "task": self.task.name}
-        own |= {"model": as_dict(self.config), "labels": list(self.identity.labels)}
+        own |= {"model": as_dict(self.config), "labels": list(self.identity.labels), "pair": self.identity.pair}
         write_json(folder / OWN_FILE, {**own, "decode": as_dict(self.identity.decode), **(facts or {})})
         return folder
 
@@ -201,15 +208,58 @@ def load(
     if not ours:
         config, tensors = system.adapt(config, tensors)
     decode = from_dict(Decode, own.get("decode", {}), "decode.")
-    chosen = find_task(task or own.get("task", system.tasks[0]))
-    identity = Identity(system, config, chosen, decode, str(folder), tuple(own.get("labels", ())))
+    made_for = own.get("task") or system.published.task(published, system.tasks[0])
+    chosen = find_task(task or made_for)
+    labels = tuple(own.get("labels", ())) if own else _labels(published, tensors)
+    identity = Identity(system, config, chosen, decode, str(folder), labels, str(own.get("pair", "")))
     text = Text.load(folder) if Text.exists(folder) else None
     model = assemble(identity, text, device="meta")
-    wanted = {name: tensor.shape for name, tensor in model.weights().items()}
-    if not ours:
-        tensors, _ = system.names.read(tensors, wanted)
-    _fill(model, tensors, wanted, folder)
+    tensors = _read(model, tensors, ours, made_for == chosen.name)
+    _fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
     return model.to(device=device, dtype=dtype).eval()
+
+
+def _labels(published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The classes by their published names; where those were left out, by the names that are meant then."""
+    if "score.weight" not in tensors:
+        return ()
+    named = {int(number): str(name) for number, name in (published.get("id2label") or {}).items()}
+    return tuple(named.get(number, f"LABEL_{number}") for number in range(len(tensors["score.weight"])))
+
+
+def _read(model: Model, tensors: dict[str, Tensor], ours: bool, same: bool) -> dict[str, Tensor]:
+    """Tensors by our names. The body must be there wholly; where the folder is not of the `same` task, its head is left
+    out and another made, and both are noted."""
+    names, tensors = model.identity.system.names, dict(tensors)
+    own_name = (lambda name: [name]) if ours else names.theirs_of
+    if model.head is not None:
+        (bias,) = (f"head.{name}" for name in bias_names(model.head))
+        found = [name for name in own_name(bias) if name in tensors]
+        if found and not any(bool(tensors[name].any()) for name in found):
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in found}  # a bias of 0 is none
+        elif found:
+            take_bias(model.head, {bias.removeprefix("head."): tensors[found[0]]})
+    wanted = list(model.weights())
+    new = [name for name in wanted if name.startswith("head.") and not set(own_name(name)) <= tensors.keys()]
+    wanted = wanted if same else [name for name in wanted if name not in new]
+    if ours:
+        foreign = [name for name in tensors if name.startswith("head.") and name not in wanted and not same]
+        read = {name: tensor for name, tensor in tensors.items() if name not in foreign}
+    else:
+        read, foreign = names.read(tensors, wanted)
+    if foreign:
+        model.notes.append(f"left out, as it belongs to another task: {', '.join(foreign)}")
+    if model.head is None and model.task.name == "classify":
+        model.notes.append("it has no classes yet, and no head for them")
+        model.fresh = True
+    if new and not same:
+        widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
+        fresh, model.fresh = model.task.head(model.config, model.identity.labels), True
+        assert fresh is not None
+        for name, tensor in fresh.state_dict().items():
+            read[f"head.{name}"] = tensor.to(widest)
+            model.notes.append(f"new, and has learnt nothing yet: a matrix of {' x '.join(map(str, tensor.shape))}")
+    return read
 
 
 def _fill(model: Model, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
@@ -263,13 +313,29 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     """Write the published layout: config.json, model.safetensors and, where there is one, tokenizer.json."""
     if layout not in LAYOUTS:
         raise UnknownName("layout", layout, LAYOUTS)
-    system, config = model.identity.system, model.config
-    reason = system.unsayable(config)
-    if reason:
+    system, config, labels = model.identity.system, model.config, model.identity.labels
+    if reason := unsayable(model):
         raise WeightsError(reason)
     tensors = system.dress(config, system.names.write(model.weights()))
-    _write(model, Path(folder), system.published.write(as_dict(config)), tensors)
+    written = system.published.write(as_dict(config), model.task.name)
+    if labels and model.head is not None:  # there, the last token that is no padding is the one that is read
+        named = {str(number): label for number, label in enumerate(labels)}
+        written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
+        written |= {"pad_token_id": config.end}
+    _write(model, Path(folder), written, tensors)
     return Path(folder)
+
+
+def unsayable(model: Model) -> str:
+    """What the published layout cannot say of a model; empty when it can say all."""
+    system, task = model.identity.system, model.task.name
+    if reason := system.unsayable(model.config):
+        return reason
+    if model.head is not None and task not in system.published.heads:
+        return f"the published layout of {system.name} has no head to {task}."
+    if model.identity.pair == "symmetric":
+        return "the published layout reads a pair in one order, and this model in both."
+    return ""
 
 
 def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:

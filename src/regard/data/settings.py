@@ -11,13 +11,17 @@ from regard.errors import SettingError
 @dataclass(frozen=True)
 class Data:
     kind: Literal["bytes", "characters"] = "bytes"
-    """the tokenizer that is made for the task language: byte-pair encoding of bytes, or one token a character"""
+    """the tokenizer that is made, but for translation: byte-pair encoding of bytes, or one token a character"""
     vocabulary: int = 10_000
     """tokens of the tokenizer that is trained"""
     tokenizer: str = ""
     """an existing tokenizer.json, or a folder with one or with vocab.json and merges.txt, instead of training one"""
     longest: int = 256
-    """pairs with more tokens than this on a side are counted, named and skipped"""
+    """pairs with more tokens than this on a side are counted, named and skipped; texts of classify and choose are cut in
+    their middle, and that is counted"""
+    pair: Literal["ordered", "symmetric"] = "ordered"
+    """how classify reads two texts: one after the other (entailment), or in both orders, whose states are added
+    (similarity)"""
     share: float = 0.02
     """share held out for validation when none is given (at most 2,000)"""
     tokenized: bool = False

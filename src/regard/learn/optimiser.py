@@ -18,7 +18,7 @@ from regard.learn.settings import Train
 
 def rate_at(step: int, settings: Train) -> float:
     """The learning rate of step 1, 2, …; equation 3 of Vaswani et al. with its peak as `train.rate`."""
-    warm = max(settings.warmup, 1)
+    warm = max(settings.warm, 1)
     rising = min(step / warm, 1.0)
     if settings.schedule == "inverse_sqrt":
         return settings.rate * min(step / warm, (warm / step) ** 0.5)

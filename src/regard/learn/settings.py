@@ -20,8 +20,8 @@ class Train:
     """grains in a step: their gradients are added before the weights change"""
     rate: float = 1e-3
     """highest learning rate, reached after the warm-up"""
-    warmup: int = 1000
-    """steps over which the rate rises from 0"""
+    warmup: int | float = 1000
+    """steps over which the rate rises from 0; below 1 it is a share of all steps"""
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
     """how the rate falls afterwards; linear and cosine reach 0 at the last step"""
     smoothing: float = 0.1
@@ -64,6 +64,11 @@ class Train:
     """checkpoints kept for resuming"""
     minutes: float = 5.0
     """a checkpoint is also saved when the last one is this old"""
+
+    @property
+    def warm(self) -> float:
+        """Steps of the warm-up."""
+        return self.warmup * self.steps if self.warmup < 1 else self.warmup
 
     def __post_init__(self) -> None:
         positive = {"steps": self.steps, "tokens": self.tokens, "accumulate": self.accumulate, "every": self.every}

@@ -107,7 +107,9 @@ def mean_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor] | None
         if isinstance(saved, str):
             return None
         groups = saved.tensors()
-        weights = groups.get("average") or {f"body.{name}": tensor for name, tensor in groups["model"].items()}
+        weights = groups.get("average") or {
+            name if name.startswith("head.") else f"body.{name}": tensor for name, tensor in groups["model"].items()
+        }
         for name, tensor in weights.items():
             part = tensor.double() / len(steps)
             mean[name] = mean[name] + part if name in mean else part

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from regard.disk import write_text
 from regard.draw.table import table
+from regard.explain import EXPLAINERS
 from regard.runs.folder import RunFolder
 from regard.tasks import Task, find_task
 from regard.waists import Answer
 
 
-def write_card(folder: RunFolder, samples: Sequence[Any], answers: Sequence[Answer]) -> None:
+def write_card(
+    folder: RunFolder, samples: Sequence[Any], answers: Sequence[Answer], pictures: Sequence[str] = ()
+) -> None:
     facts = folder.facts()
     task = find_task(facts["task"])
     parts = [
-        f"# {folder.path.name}\n\nA `{facts['preset']}` trained by `regard` {facts['regard']} to {facts['task']}.",
+        f"# {folder.path.name}\n\nA `{facts['preset']}` trained by `regard` {facts['regard']} for the task `{facts['task']}`.",
         "## Scores on the validation data\n\n" + _scores(facts),
         "![training curves](curves.png)",
+        *(f"![{Path(name).stem}]({name})" for name in pictures),
         "## Data\n\n" + _data(facts, task.unit),
         "## Examples\n\n" + _examples(task, samples, answers),
-        "## Use\n\n" + _use(shlex.quote(str(folder.path)), task.usage),
+        "## Use\n\n" + _use(shlex.quote(str(folder.path)), task),
         "## Settings\n\n" + _settings(facts["settings"]),
     ]
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
@@ -30,12 +35,14 @@ def write_card(folder: RunFolder, samples: Sequence[Any], answers: Sequence[Answ
 
 def _scores(facts: dict[str, Any]) -> str:
     scores = dict(facts["scores"])
-    signature = scores.pop("signature", "")
+    signature, confusion = scores.pop("signature", ""), scores.pop("confusion", "")
     rows = [{"measure": name, "value": value} for name, value in scores.items()]
-    rows.append(
-        {"measure": f"loss of a token (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)}
+    rows.append({"measure": f"loss (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)})
+    return (
+        table(rows)
+        + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
+        + (f"\n\nHow often each class was taken for each:\n\n{confusion}" if confusion else "")
     )
-    return table(rows) + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
 
 
 def _data(facts: dict[str, Any], unit: str) -> str:
@@ -52,8 +59,9 @@ def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Answer]) -> 
     return table([task.example(sample, answer) for sample, answer in list(zip(samples, answers, strict=False))[:8]])
 
 
-def _use(name: str, usage: str) -> str:
-    lines = (f"run {name} {usage}", f"explain {name} {usage} --out map.html", f"evaluate {name}")
+def _use(name: str, task: Task) -> str:
+    lines = [f"run {name} {task.usage}", f"evaluate {name}"]
+    lines[1:1] = [f"explain {name} {task.usage} --out map.html"] * (task.name in EXPLAINERS)
     return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from regard.config import override
 from regard.data.split import fingerprint
 from regard.decode.settings import told
 from regard.errors import RunError, SettingError
-from regard.model import load, read_identity
+from regard.model import Model, load, read_identity
 from regard.runs.order import Sources
 from regard.runs.prepare import Say, read_samples, validation_samples
 from regard.runs.scoring import validation_sums
-from regard.runs.settings import gather, resolve
+from regard.runs.settings import Settings, gather, resolve
 from regard.runs.training import pick_device
 from regard.waists import Answer
 
@@ -53,13 +54,26 @@ def evaluate(
             raise RunError(f"{folder}: its validation data is not what it was in training. Name files with --data.")
     else:
         raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
+    for note in model.notes:
+        say(f"  {note}")
     task, text = model.task, model.text_or_refuse()
     say(f"  {len(samples):,} {task.unit}")
+    made = _as_trained(made, model)
     encoded = task.encode(samples, text, model.config, 10**9, made.data, model.identity.labels)
+    if encoded.too_long:
+        say(
+            f"  {len(encoded.too_long):,} {task.unit} are longer than {model.config.length:,} tokens: cut in their middle"
+        )
     sums = validation_sums(model, encoded, made)
     scores, answers = task.score(model, encoded, decode, made.data, sums)
     rows = [task.example(*both) for both in zip(encoded.samples, answers, strict=False)]
     return Evaluation({"loss": round(sums.mean, 4), **scores}, answers, rows)
+
+
+def _as_trained(settings: Settings, model: Model) -> Settings:
+    """A head reads pairs in the way that it has learnt."""
+    pair = model.identity.pair
+    return replace(settings, data=override(settings.data, {"pair": pair}, "data.")) if pair else settings
 
 
 def write_answers(result: Evaluation, path: str | os.PathLike[str]) -> None:

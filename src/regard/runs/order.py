@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.config import as_dict, from_dict, override
 from regard.data.entries import absolute
 from regard.decode.settings import Decode
@@ -18,6 +20,7 @@ from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, differences, resolve
 from regard.systems import SYSTEMS, find_preset, find_system
 from regard.tasks import Task
+from regard.tasks.heads import take_bias
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,13 @@ def new_order(asked: Asked) -> Order:
         for key in ("tokenizer", "vocabulary"):
             if key in asked.said.get("data", {}):
                 raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
-        settings = resolve({"decode": as_dict(loaded.identity.decode)}, asked.said)
-        return _order(loaded.identity, loaded.text_or_refuse(), settings, asked.sources, name, Path(name))
+        recipe = loaded.identity.system.recipes.get(asked.task.name, {})
+        settings = resolve({**recipe, "decode": as_dict(loaded.identity.decode)}, asked.said)
+        text, config = loaded.text_or_refuse(), loaded.config
+        if loaded.fresh:  # a head that was published without our special tokens has learnt to do without
+            text = asked.task.grow(text)
+            config = replace(config, vocabulary=max(config.vocabulary, text.size))
+        return _order(replace(loaded.identity, config=config), text, settings, asked.sources, name, Path(name))
     system, preset = find_preset(name)
     if asked.task.name not in system.tasks:
         able = [key for key, other in SYSTEMS.items() if asked.task.name in other.tasks]
@@ -126,14 +134,38 @@ def _words(values: Sequence[Any]) -> str:
     return " ".join("=".join(value) if isinstance(value, tuple) else str(value) for value in values) or "none"
 
 
-def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> None:
-    """Put the folder's weights into a fresh model of the same sizes; `changes` are the settings model.* that were said."""
-    theirs, ours = load(folder).body.state_dict(), fresh.body.state_dict()
+def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> list[str]:
+    """Put the folder's weights into a fresh model of the same sizes, which may have tokens and a head beyond those.
+
+    `changes` are the settings model.* that were said. Returns what was left out, and what stays as it was made."""
+    loaded = load(folder, task=fresh.task.name)
+    theirs, ours = loaded.body.state_dict(), fresh.body.state_dict()
+    before, now = loaded.config.vocabulary, fresh.config.vocabulary
     for name in ours:
+        old, new = theirs.get(name), ours[name]
+        if (
+            old is not None
+            and before < now
+            and (len(old), len(new)) == (before, now)
+            and old.shape[1:] == new.shape[1:]
+        ):
+            theirs[name] = torch.cat([old.to(new.dtype), new[before:]])
         if name not in theirs or theirs[name].shape != ours[name].shape:
             said = ", ".join(f"model.{key}={value}" for key, value in changes.items())
             raise SettingError(f"{folder} has other sizes than {said} asks for ({name}). Leave settings of size out.")
     fresh.body.load_state_dict(theirs)
+    made = [f"{now - before} new tokens"] * (before < now)
+    left = [note for note in loaded.notes if note.startswith("left out")]
+    if fresh.head is not None:
+        same = not loaded.fresh and loaded.identity.labels == fresh.identity.labels
+        if same:
+            take_bias(fresh.head, loaded.head.state_dict())
+            fresh.head.load_state_dict(loaded.head.state_dict())
+        else:
+            made += [f"one new matrix of {' x '.join(map(str, value.shape))}" for value in fresh.head.parameters()]
+        if not same and not loaded.fresh:
+            left += [f"left out, as it has other classes: the head for {', '.join(loaded.identity.labels)}"]
+    return left + [", ".join(made)] * bool(made)
 
 
 def listed(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:

@@ -44,6 +44,8 @@ class Prepared:
     """what was found: counts, fingerprints"""
     labels: tuple[str, ...] = ()
     """the classes, where the task has classes"""
+    pair: str = ""
+    """how two texts of a sample are read together, where there are two"""
 
 
 def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], say: Say) -> list[Any]:
@@ -76,9 +78,9 @@ def prepare(order: Order, say: Say) -> Prepared:
     valid = own or _held_out(task, found, say)
     text, config = order.text, order.identity.config  # a folder's tokenizer and config belong together already
     if text is None:
-        text = _make_text(files, found, settings, say)
+        text = task.grow(_make_text(files, found, settings, say))
         config = task.fit(config, text)
-    limit = Limit.of(settings, task)
+    limit = Limit.of(settings, task, config)
     train = _tokens(files, found, text, config, settings, limit, say)
     encoded = task.encode(valid, text, config, limit.longest, settings.data, found.labels)
     limit.tell("validation", len(encoded), encoded.too_long[:1], len(encoded.too_long), say)
@@ -91,7 +93,7 @@ def prepare(order: Order, say: Say) -> Prepared:
     say(
         f"  {facts['train']:,} {task.unit} to train on, {facts['valid']:,} to validate, {text.size:,} tokens in the vocabulary"
     )
-    return Prepared(train, encoded, text, config, facts, found.labels)
+    return Prepared(train, encoded, text, config, facts, found.labels, task.pairing(valid, settings.data))
 
 
 def _make_text(files: Files, found: Reading, settings: Settings, say: Say) -> Text:
@@ -118,9 +120,14 @@ class Limit:
     longest: int
     why: str
     unit: str
+    fate: str = "are skipped"
+    """what becomes of those with more"""
 
     @classmethod
-    def of(cls, settings: Settings, task: Task) -> Limit:
+    def of(cls, settings: Settings, task: Task, config: Any) -> Limit:
+        if task.cuts:
+            limit = min((settings.data.longest, "data.longest"), (config.length, "model.length"))
+            return cls(*limit, task.unit, "are cut in their middle")
         # a sample must also fit into a grain, with its special tokens on all sides
         room = settings.train.tokens // len(task.sides) - 1
         return cls(*min((settings.data.longest, "data.longest"), (room, "train.tokens")), task.unit)
@@ -130,7 +137,7 @@ class Limit:
         if skipped:
             place = "".join(f", the first at {sample.path}, line {sample.line}" for sample in first)
             most = f"more than {self.longest:,} tokens on a side ({self.why})"
-            say(f"  {skipped:,} {name} {self.unit} have {most} and are skipped{place}")
+            say(f"  {skipped:,} {name} {self.unit} have {most} and {self.fate}{place}")
         if not kept:
             raise DataError(
                 f"no {name} {self.unit} are left: all have more than {self.longest:,} tokens on a side.",

@@ -41,7 +41,7 @@ from regard.runs.window import Window
 from regard.tasks.task import Terms
 from regard.waists import Batch
 
-UNCHANGING = ("sentences", "signature")
+UNCHANGING = ("sentences", "samples", "signature")
 """Scores that are the same each time."""
 
 
@@ -295,7 +295,8 @@ class Trainer:
         sums = validation_sums(best, valid, self.settings)
         scores, answers = self.task.score(best, valid, self.settings.decode, self.settings.data, sums)
         write_json(self.folder.path / "regard.json", {**self.folder.facts(), "best": self.best, "scores": scores})
-        write_card(self.folder, self.prepared.valid.samples, answers)
+        pictures = self.task.draw(self.folder.path, valid.samples, answers)
+        write_card(self.folder, valid.samples, answers, pictures)
         shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
         self._say(f"validation: {shown}\nthe run is in {self.folder.path}")
         return best
@@ -332,7 +333,7 @@ class Trainer:
         if passes > 200:
             few = max(round(100 * config.steps / passes, -2), 100)
             self._say(f"  that is many passes for so little data; 100 would be train.steps={few:.0f}")
-        if config.warmup >= config.steps:
+        if config.warm >= config.steps:
             self._say(
                 f"  train.warmup={config.warmup:,} is not over before train.steps={config.steps:,}: the rate never "
                 f"reaches train.rate={config.rate:g}. For a short run set train.warmup={max(config.steps // 10, 1)}."

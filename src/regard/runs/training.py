@@ -64,9 +64,11 @@ def train(
             tell(console, "  packed rows have no attention dropout: model.attention_dropout is 0 in this run")
             prepared = replace(prepared, config=replace(prepared.config, attention_dropout=0.0))
         torch.manual_seed(order.settings.train.seed)
-        fresh = assemble(replace(order.identity, config=prepared.config, labels=prepared.labels), prepared.text)
+        identity = replace(order.identity, config=prepared.config, labels=prepared.labels, pair=prepared.pair)
+        fresh = assemble(identity, prepared.text)
         if order.start is not None and order.start.is_dir():
-            start_from(fresh, order.start, order.settings.model)
+            for line in start_from(fresh, order.start, order.settings.model):
+                tell(console, f"  {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)
         stack.enter_context(trainer.disk_told())

@@ -12,6 +12,8 @@ from regard.waists import Answer
 
 class Asked(Protocol):
     body: Any
+    head: Any
+    identity: Any
     training: bool
 
     @property

@@ -1,0 +1,48 @@
+"""Which class was taken for which: a small table in colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from regard.draw.colour import INK, LIGHT, QUIET
+from regard.draw.label import columns, label
+from regard.draw.paper import Sheet, check_ending, styled
+
+MARGIN: Final = 0.45
+LETTER: Final = 0.61 * 9 / 72  # inches of a letter of a class's name
+MANY: Final = 24
+"""classes that such a table is readable with"""
+
+
+def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Path) -> Path:
+    """Rows are what a sample is, columns what was said; shades are shares of the row. Into a .png or .svg file."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    ending = check_ending(path, (".png", ".svg"))
+    shown = [label(name, limit=24) for name in names]
+    many, wide = len(shown), max(map(columns, shown)) * LETTER + 0.15
+    cell = min(0.9, max(0.32, 5.0 / many))
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    with styled():
+        title = f"{int(np.trace(counts)):,} of {int(counts.sum()):,} right"
+        left, top = MARGIN + wide, MARGIN + 0.75 + min(wide, 1.4)
+        width = max(left + cell * many + max(MARGIN, wide * 0.7), 4.0)
+        sheet = Sheet(width, top + cell * many + MARGIN)
+        sheet.text(MARGIN, MARGIN - 0.1, title, size=13, weight="bold")
+        sheet.text(MARGIN, MARGIN + 0.2, "rows: what it is; columns: what was said", size=8.5, colour=QUIET)
+        axes = sheet.axes(left, top, cell * many, cell * many)
+        shades = LinearSegmentedColormap.from_list("regard", list(LIGHT))
+        axes.imshow(shares, cmap=shades, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        axes.xaxis.tick_top()
+        axes.set_xticks(range(many), shown, size=9, color=INK, rotation=45, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(many), shown, size=9, color=INK)
+        axes.tick_params(length=0, pad=4)
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                colour = "white" if shares[row, column] > 0.45 else INK
+                axes.text(column, row, f"{count:,}", size=min(9, 16 * cell), color=colour, ha="center", va="center")
+        return sheet.save(path, ending)
