@@ -1,4 +1,4 @@
-"""What the model looked at, against attention computed anew from its weights."""
+"""What the model looked at and expected, against attention computed anew from its weights and against `transformers`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from conftest import Pairs, Trained
 from regard.draw.maps import AttentionMap
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
+from regard.explain.language import SHOWN, spelled
+from regard.inputs.text import END_OF_TEXT, Text
+from regard.nn.watch import attention_names
 
 SOURCE, TARGET = "the old women danced", "die alten Frauen tanzten"
 
@@ -172,3 +175,152 @@ def test_pictures_are_written_and_one_head_is_another_picture(given: Explanation
     with pytest.raises(RegardError, match="head 3"):
         given.save(tmp_path / "none.png", head=3)
     assert not (tmp_path / "none.png").exists()
+
+
+# -- a text: what was expected of each token, and what each looked at under the causal rule
+
+VERSE = "Wer reitet so spät\ndurch Nacht und Wind?"
+
+
+def speaker(text: Text, length: int = 160, bands: tuple[int, ...] = ()) -> regard.Model:
+    """Two layers of two heads that have learnt nothing; weights large enough that their looks differ."""
+    torch.manual_seed(5)
+    end = text.id_of(END_OF_TEXT)
+    sizes = {"width": 32, "depth": 2, "heads": 2, "hidden": 64, "vocabulary": text.size, "length": length, "end": end}
+    model = regard.build("gpt2-mini", **sizes)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    model.text = text
+    model.body.bands = bands or model.body.bands
+    return model
+
+
+@pytest.fixture(scope="module")
+def poet() -> regard.Model:
+    return speaker(Text.characters([VERSE]))
+
+
+def peer(model: regard.Model, folder: Path, text: str) -> tuple[Tensor, NDArray[np.float64]]:
+    """What transformers' GPT-2 makes of the end token and the text: log-probabilities (n, V) and looks of every head."""
+    from transformers import GPT2LMHeadModel
+
+    regard.save(model, folder)
+    other = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
+    x = torch.tensor([[model.config.end, *ids(model, text)]])
+    with torch.no_grad():
+        seen = other(x, labels=x, output_attentions=True)
+    logs = seen.logits.log_softmax(-1)[0, :-1]
+    own = logs.gather(1, x[0, 1:, None])
+    assert seen.loss.item() == pytest.approx(-own.mean().item(), rel=1e-5)
+    return logs, torch.cat(seen.attentions).double().numpy()
+
+
+def test_a_text_is_the_product_of_its_tokens_given_their_pasts(poet: regard.Model, tmp_path: Path) -> None:
+    logs, _ = peer(poet, tmp_path, VERSE)
+    reading = poet.explain(VERSE).reading
+    assert reading is not None and "".join(guess.piece for guess in reading.guesses) == VERSE.translate(
+        {32: "␣", 10: "⏎"}
+    )
+    own = ids(poet, VERSE)
+    np.testing.assert_allclose([guess.log for guess in reading.guesses], logs[range(len(own)), own], atol=1e-4)
+    total = float(logs[range(len(own)), own].sum())
+    assert reading.log == pytest.approx(total, rel=1e-5)
+    assert reading.perplexity == pytest.approx(math.exp(-total / len(own)), rel=1e-4)
+    assert reading.bits_per_byte == pytest.approx(-total / math.log(2) / len(VERSE.encode()), rel=1e-5)
+    assert len(VERSE.encode()) > len(own)  # an ä is two bytes
+    for at, guess in enumerate(reading.guesses):
+        order = logs[at].argsort(descending=True).tolist()
+        assert guess.rank == order.index(own[at]) + 1
+        best = [(spelled(poet.text_or_refuse(), [i])[0], logs[at, i].exp().item()) for i in order[:5]]
+        assert [piece for piece, _ in guess.likeliest] == [piece for piece, _ in best]
+        np.testing.assert_allclose([p for _, p in guess.likeliest], [p for _, p in best], atol=1e-5)
+
+
+def test_the_maps_of_a_text_are_causal_and_those_of_every_layer_and_head(poet: regard.Model, tmp_path: Path) -> None:
+    _, looks = peer(poet, tmp_path, VERSE)
+    (found,) = poet.explain(VERSE).maps
+    many = len(ids(poet, VERSE))
+    assert found.keys == (END_OF_TEXT, *found.queries) and len(found.queries) == many
+    # no row for the end token, which can look at nothing but itself
+    assert found.weights.shape == (2, 2, many, many + 1) == (len(attention_names(poet)), *looks[0, :, 1:].shape)
+    np.testing.assert_allclose(found.weights, looks[:, :, 1:], atol=1e-5)
+    assert not np.triu(found.weights, 2).any() and np.triu(found.weights, 1).any()
+
+
+def test_a_band_is_seen_as_a_band() -> None:
+    model = speaker(Text.characters([VERSE]), bands=(0, 4))
+    (found,) = model.explain(VERSE).maps
+    far = np.tril(found.weights, 1 - 4)
+    assert far[0].any() and not far[1].any()
+    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+
+
+def test_what_follows_is_measured_alone_and_expected_from_all_before(poet: regard.Model) -> None:
+    source, target = VERSE[:18], VERSE[18:]
+    whole, parts = poet.explain(VERSE), poet.explain(source, target)
+    assert whole.reading is not None and parts.reading is not None
+    assert parts.reading.guesses == whole.reading.guesses and parts.reading.given == 18
+    assert parts.reading.log == pytest.approx(sum(guess.log for guess in whole.reading.guesses[18:]))
+    assert parts.reading.size == len(target.encode())
+    assert parts.title == "Wer reitet so spät ▸ durch Nacht und Wind?"
+    first = poet.explain("", VERSE).reading
+    assert first is not None and (first.guesses, first.given) == (whole.reading.guesses, 0)
+
+
+def test_of_a_long_text_the_last_tokens_are_shown_and_all_before_is_one_column(poet: regard.Model) -> None:
+    text = (VERSE * 4)[:150]
+    long, (found,) = poet.explain(text), poet.explain(text).maps
+    (all_of_it,) = poet.explain(text[:SHOWN]).maps
+    assert len(all_of_it.queries) == SHOWN and all_of_it.keys[0] == END_OF_TEXT
+    assert len(found.queries) == SHOWN and found.keys == ("55 before", *found.queries)
+    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+    assert f"the last {SHOWN} tokens" in found.title
+    assert long.reading is not None and len(long.reading.guesses) == 150 and long.reading.row == -54
+    assert long.reading.guesses[54].piece == found.queries[0]
+
+
+def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
+    text = (VERSE * 4)[:160]
+    full = poet.explain(text)
+    assert full.reading is not None and len(full.reading.guesses) == 160
+    assert full.maps[0].queries[-1] == full.reading.guesses[-2].piece  # the last is expected and not read
+    with pytest.raises(RegardError, match=r"161 tokens.*reads 160"):
+        poet.explain(text + "W")
+    for nothing in (("",), ("", "")):
+        with pytest.raises(RegardError, match="empty"):
+            poet.explain(*nothing)
+
+
+@pytest.mark.parametrize(
+    "text", [Text.characters([VERSE]), Text.language([VERSE] * 9, 300), Text.train([VERSE] * 9, 300)]
+)
+def test_blanks_are_seen_whatever_the_tokenizer(text: Text) -> None:
+    shown = "".join(spelled(text, text.encode(["Wer reitet"])[0]))
+    assert shown == "Wer␣reitet"
+    end = text.id_of(END_OF_TEXT)
+    if end is not None:
+        assert spelled(text, [end, *text.encode(["Wer"])[0]])[0] == END_OF_TEXT
+
+
+def test_a_text_becomes_picture_and_page(poet: regard.Model, tmp_path: Path) -> None:
+    found = poet.explain(VERSE)
+    whole, one = (
+        found.save(tmp_path / "a.svg").read_text("utf-8"),
+        found.save(tmp_path / "b.svg", 1, 2).read_text("utf-8"),
+    )
+    assert "an even guess among" in whole and "layer 2 of 2, mean of 2 heads" in whole
+    assert "an even guess among" not in one and "layer 1 of 2, head 2 of 2" in one
+    text = found.save(tmp_path / "a.html").read_text("utf-8")
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
+    assert [token["rank"] for token in data["reading"]["tokens"]] == [guess.rank for guess in found.reading.guesses]
+    assert data["reading"]["row"] == 0 and len(data["maps"]) == 1
+    assert all(value in text for value in found.facts.values())
+
+
+def test_a_text_is_read_without_dropout_and_a_diverged_model_is_refused(poet: regard.Model) -> None:
+    again = speaker(Text.characters([VERSE])).train()
+    assert again.config.dropout > 0 and again.explain(VERSE).reading == poet.eval().explain(VERSE).reading
+    assert again.training and not any(module._forward_pre_hooks for module in again.modules())
+    again.body.decoder.norm.weight.data.fill_(math.nan)
+    with pytest.raises(RegardError, match="diverged"):
+        again.explain(VERSE)

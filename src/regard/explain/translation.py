@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from regard.draw.maps import AttentionMap
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.nn.watch import watch
+from regard.explain.looking import layers, look
 from regard.tasks.asked import Asked
 from regard.waists import Batch, Seen
 
@@ -37,31 +36,25 @@ def explain_translation(model: Asked, source: str, target: str | None = None) ->
     said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["ids"])
     x = torch.tensor(model.task.source_ids(text, [source], config), device=model.device)
     read = torch.tensor([[config.start, *said]], device=model.device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), watch(model.body) as seen:
-            states = model.body(Batch(x, target=read))
-            logs = torch.log_softmax(model.body.read(states.sequence).float(), -1)[0]
-    finally:
-        model.train(training)
+    seen, logs = look(model, Batch(x, target=read))
     says = [*said, config.end]
     sure = logs[torch.arange(len(says)), torch.tensor(says)].exp().tolist()
     keys, queries = text.pieces(x[0].tolist()), text.pieces(says)
     read_pieces = text.pieces(read[0].tolist())
     labels = {"cross": (queries, keys), "encoder": (keys, keys), "decoder": (read_pieces, read_pieces)}
     maps = tuple(
-        AttentionMap(name, TITLES[name], tuple(labels[name][0]), tuple(labels[name][1]), layers(seen, *PLACES[name]))
+        AttentionMap(
+            name, TITLES[name], tuple(labels[name][0]), tuple(labels[name][1]), layers(seen, _names(seen, name))
+        )
         for name in PLACES
     )
     facts = {"probability of each token": _chances(queries, sure)}
     return Explanation(title=f"{source} → {answered}", maps=maps, facts=facts)
 
 
-def layers(seen: Seen, stack: str, part: str) -> np.ndarray:
-    """(layers, heads, Q, K) of the first row."""
-    names = [name for name in seen.names() if name.startswith(stack + ".") and name.endswith("." + part)]
-    return np.stack([seen.weights(name)[0].float().cpu().numpy() for name in names])
+def _names(seen: Seen, kind: str) -> list[str]:
+    stack, part = PLACES[kind]
+    return [name for name in seen.names() if name.startswith(stack + ".") and name.endswith("." + part)]
 
 
 def _chances(pieces: list[str], chances: list[float]) -> str:
