@@ -30,10 +30,10 @@ class Past:
         past = values.gather(1, self.ids)
         return values.scatter(1, self.ids, torch.where(past < 0, past * self.penalty, past / self.penalty))
 
-    def add(self, tokens: Int[Tensor, "R"], going: Tensor | int = 1) -> None:
-        """One more token each; rows that are not going on may write over their own."""
+    def add(self, tokens: Int[Tensor, "R"]) -> None:
+        """One more token each; rows that have finished and are stepped on write over their last."""
         self.ids.scatter_(1, self.place[:, None], tokens[:, None])
-        self.place.add_(going).clamp_(max=self.ids.shape[1] - 1)
+        self.place.add_(1).clamp_(max=self.ids.shape[1] - 1)
 
     def move(self, rows: Tensor) -> None:
         """Beams exchange their pasts, in the same place."""

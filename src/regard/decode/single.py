@@ -74,7 +74,7 @@ class Single:
         self.tokens.scatter_(0, at, chosen[None])
         self.logs.scatter_(0, at, value[None].to(self.logs.dtype))
         if self.past is not None:
-            self.past.add(chosen, self.open)
+            self.past.add(chosen)
         self.t += self.open
         put(self.last, chosen)
         put(self.open, self.open & (chosen != self.end) & (self.t < self.limits))

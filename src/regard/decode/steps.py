@@ -26,7 +26,7 @@ def begin(
     last, past = batch.last(), None
     if settings.repetition != 1.0:
         furthest = batch.prompt.shape[1] - 1 + int(limits.max()) if room is None else room
-        past = Past(batch, settings.repetition, furthest + 2)
+        past = Past(batch, settings.repetition, furthest + 1)
     if settings.beam > 1:
         return Beams(body, state, last, end, limits, settings, banned, past)
     return Single(body, state, last, end, limits, settings, requests, banned, past, copies)

@@ -1,0 +1,147 @@
+"""Bodies that go on from a prompt, what they are asked, and how two answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.decode.recorded import recorded
+from regard.decode.search import Found
+from regard.decode.settings import Decode
+from regard.systems import gpt2
+from regard.waists import Batch
+from tiny import noise, noisy
+
+V, END = 13, 0
+
+
+@dataclass
+class Sums:
+    total: Tensor
+    at: Tensor
+
+    def widen(self, beams: int) -> None:
+        self.keep(torch.arange(len(self.at)).repeat_interleave(beams))
+
+    def reorder(self, rows: Tensor) -> None:
+        self.total.copy_(self.total[rows])
+
+    def keep(self, rows: Tensor) -> None:
+        self.total, self.at = self.total[rows], self.at[rows]
+
+    def join(self, other: Sums) -> None:
+        self.total, self.at = torch.cat([self.total, other.total]), torch.cat([self.at, other.at])
+
+    def tensors(self) -> list[Tensor]:
+        return [self.total, self.at]
+
+
+class Talk(nn.Module):
+    """Logits by position, last token and the whole past: one that is mixed up, or counted from elsewhere, shows."""
+
+    fixed = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.echo = nn.Parameter(noise(16, V, V, seed=1)), nn.Parameter(noise(5, V, seed=2))
+
+    def start(self, batch: Batch, room: int | None = None) -> Sums:
+        lengths = batch.prompt_lengths
+        B, P = batch.prompt.shape
+        at = (torch.full((B,), P) if lengths is None else lengths) - 1
+        places = torch.arange(P)
+        return Sums((batch.prompt * (places + 1) * (places < at[:, None])).sum(1), at.clone())
+
+    def step(self, tokens: Tensor, state: Sums) -> Tensor:
+        state.total += tokens * (state.at + 1)
+        logits = self.table[state.at % 16, tokens] + self.echo[state.total % 5]
+        state.at += 1
+        return logits
+
+
+def lively(body: Any) -> Any:
+    """Noise that does not fall for one token."""
+    body = noisy(body, 0.6, seed=4)
+    with torch.no_grad():
+        for name, parameter in body.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.fill_(1.0)
+            elif name.endswith("bias"):
+                parameter.mul_(0.1)
+            elif name == "position.table.weight":
+                parameter.mul_(2.0)
+        body.tokens.table.weight.copy_(2 * nn.functional.normalize(body.tokens.table.weight, dim=1))
+    return body
+
+
+def small(length: int = 300) -> Any:
+    """GPT-2, of the smallest size."""
+    return lively(gpt2.build(gpt2.Config(width=12, depth=2, heads=3, hidden=20, vocabulary=V, length=length, end=END)))
+
+
+def follow(body: Any, past: list[int]) -> Tensor:
+    """The logits behind a past, by a way of their own."""
+    with torch.inference_mode():
+        if isinstance(body, Talk):
+            return body.step(torch.tensor(past[-1:]), body.start(Batch(torch.tensor([past]))))[0]
+        return body.read(body(Batch(torch.tensor([past]))).sequence)[0, -1]
+
+
+BODIES: dict[str, Callable[[], Any]] = {"toy": Talk, "gpt2": small}
+
+PROMPTS = [[3, 4, 5, 6, 7, 8, 9, 10, 11], [5], [12, 2], [3, 3, 3, 3], [9, 1, 4, 7, 7, 1]]
+LIMITS = [4, 9, 1, 12, 7]
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"repetition": 1.4},
+    {"sample": True, "seed": 3},
+    {"sample": True, "best": 3, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "temperature": 1.5, "repetition": 1.3},
+    {"beam": 3, "best": 3},
+    {"beam": 2, "best": 2, "repetition": 0.6, "stop": "sure"},
+]
+STREAMS = [{}, {"repetition": 1.4}, {"sample": True, "seed": 5}, {"sample": True, "top_k": 4, "temperature": 1.3}]
+
+
+def padded(prompts: list[list[int]], filling: int = 2) -> Batch:
+    """Padding is a token like others: nobody may take it for one that was read."""
+    x = torch.full((len(prompts), max(map(len, prompts))), filling)
+    for row, prompt in zip(x, prompts, strict=True):
+        row[: len(prompt)] = torch.tensor(prompt)
+    return Batch(x, torch.tensor([len(prompt) for prompt in prompts]))
+
+
+Asked = tuple[Batch, int, Tensor, Decode, np.ndarray]
+
+
+def asked(rows: list[int], **way: Any) -> Asked:
+    limits = torch.tensor([LIMITS[row] for row in rows])
+    return padded([PROMPTS[row] for row in rows]), END, limits, Decode(**way), np.array(rows)
+
+
+def fixed(body: Any, asked: Asked, **more: Any) -> list[list[Found]]:
+    """As it is recorded, without the recording."""
+    with torch.inference_mode():
+        found = recorded(body, *asked, None, graph=False, **more)
+    assert found is not None
+    return found
+
+
+def agree(ours: list[list[Found]], right: list[list[Found]], tolerance: float = 1e-10) -> None:
+    assert [[(f.tokens, f.why) for f in options] for options in ours] == [
+        [(f.tokens, f.why) for f in options] for options in right
+    ]
+    for mine, theirs in zip(ours, right, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert a.score == pytest.approx(b.score, rel=tolerance, abs=tolerance)
+            assert a.logs == pytest.approx(b.logs, rel=tolerance, abs=tolerance)
+
+
+def enough(row: int, tokens: list[int]) -> bool:
+    """A different pair of tokens ends each row: sums of a kind."""
+    return len(tokens) > 1 and (tokens[-1] + tokens[-2] + row) % 4 == 0

@@ -1,0 +1,138 @@
+"""What is narrowed, penalised and said, against transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.decode.sampling import narrow
+from regard.decode.search import Found, search
+from regard.decode.settings import Decode
+from regard.waists import Batch
+from talk import END, PROMPTS, V, lively, padded, small
+from test_transformer_parity import marian
+from tiny import noise, tiny
+
+transformers = pytest.importorskip("transformers")
+
+NARROWINGS = [
+    {"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"top_p": 0.05}, {"min_p": 0.1}, {"min_p": 1.0},
+    {"temperature": 1.6, "top_k": 20, "top_p": 0.9, "min_p": 0.05},
+]  # fmt: skip
+
+
+def theirs_of(logits: Tensor, way: dict[str, Any]) -> Tensor:
+    """In the order in which `generate` puts them."""
+    made = {
+        "temperature": transformers.TemperatureLogitsWarper, "top_k": transformers.TopKLogitsWarper,
+        "top_p": transformers.TopPLogitsWarper, "min_p": transformers.MinPLogitsWarper,
+    }  # fmt: skip
+    for name, kind in made.items():
+        logits = kind(way[name])(None, logits) if name in way else logits
+    return logits
+
+
+@pytest.mark.parametrize("way", NARROWINGS)
+def test_what_is_drawn_from_is_what_they_draw_from(way: dict[str, Any]) -> None:
+    logits = 3 * noise(50, 60, seed=4)
+    ours, theirs = narrow(logits, **way), theirs_of(logits, way)
+    assert torch.equal(ours.isfinite(), theirs.isfinite())
+    assert (ours.softmax(-1) - theirs.softmax(-1)).abs().max() < 1e-14
+    assert ours.isfinite().all() or "temperature" not in way or len(way) > 1
+
+
+@pytest.mark.parametrize("way", NARROWINGS)
+def test_of_equal_tokens_as_many_stay_as_with_them(way: dict[str, Any]) -> None:
+    """Sixteen values among sixty tokens. Which ones of equals stay is only theirs to say where all of them do."""
+    logits = (2 * noise(200, 60, seed=4)).round() / 2
+    ours, theirs = narrow(logits, **way).softmax(-1), theirs_of(logits, way).softmax(-1)
+    near = (ours.sort(-1).values - theirs.sort(-1).values).abs().max()
+    assert near < 1e-14
+    if "top_p" not in way:
+        assert torch.equal(ours > 0, theirs > 0)
+
+
+# -- what is said where repetition is penalised
+
+
+def generate(theirs: Any, x: Tensor, beams: int, penalty: float, **more: Any) -> Any:
+    return theirs.generate(
+        x, max_new_tokens=12, do_sample=False, num_beams=beams, num_return_sequences=beams, length_penalty=1.0,
+        repetition_penalty=penalty, early_stopping=False, return_dict_in_generate=True, output_scores=True, **more,
+    )  # fmt: skip
+
+
+def same(found: list[list[Found]], out: Any, prompt: int, end: int, beams: int) -> None:
+    ours = [one for options in found for one in options]
+    rows = [row[prompt:] for row in out.sequences.tolist()]
+    assert [one.tokens for one in ours] == [tuple(row[: row.index(end)] if end in row else row) for row in rows]
+    if beams > 1:
+        assert [one.score for one in ours] == pytest.approx(out.sequences_scores.tolist(), rel=1e-4)
+
+
+PENALTIES = [1.0, 1.3, 4.0, 0.8]
+
+
+def ways(beams: int) -> list[Decode]:
+    return [Decode(beam=beams, best=beams, penalty=1.0, form="power", repetition=penalty) for penalty in PENALTIES]
+
+
+@pytest.mark.parametrize("prompt", [1, 3])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_translator_repeats_itself_as_theirs_does(beams: int, prompt: int) -> None:
+    model, random = tiny("transformer", depth=1), torch.Generator().manual_seed(3)
+    lively(model.body)
+    theirs = marian(model)
+    x, lengths = torch.randint(3, 23, (4, 6), generator=random), torch.tensor([6, 2, 4, 3])
+    marks = (torch.arange(6) < lengths[:, None]).long()
+    target = torch.cat([torch.full((4, 1), 1), x[:, : prompt - 1]], 1)
+    different = set()
+    for settings in ways(beams):
+        found = search(model.body, Batch(x, lengths, target), 2, torch.full((4,), 12), settings)
+        out = generate(theirs, x, beams, settings.repetition, attention_mask=marks, decoder_input_ids=target)
+        same(found, out, prompt, 2, beams)
+        different.add(tuple(one.tokens for options in found for one in options))
+    assert len(different) > 2
+
+
+def their_gpt2(body: Any) -> Any:
+    """Theirs with our weights: their matrices stand (in, out)."""
+    config = transformers.GPT2Config(
+        vocab_size=V, n_positions=300, n_embd=12, n_layer=2, n_head=3, n_inner=20, eos_token_id=END, bos_token_id=END,
+        pad_token_id=END,
+    )  # fmt: skip
+    theirs = transformers.GPT2LMHeadModel(config).double().eval()
+    parts = {"attend.norm": "ln_1", "attend.inner.qkv": "attn.c_attn", "attend.inner.out": "attn.c_proj",
+             "feed.norm": "ln_2", "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj"}  # fmt: skip
+    names = {
+        f"decoder.blocks.{n}.{ours}": f"transformer.h.{n}.{there}" for n in range(2) for ours, there in parts.items()
+    }
+    names |= {
+        "tokens.table": "transformer.wte",
+        "position.table": "transformer.wpe",
+        "decoder.norm": "transformer.ln_f",
+    }
+    places = dict(theirs.named_parameters())
+    with torch.no_grad():
+        for name, parameter in body.named_parameters():
+            module, _, kind = name.rpartition(".")
+            turned = ".inner." in name and kind == "weight"
+            places[f"{names[module]}.{kind}"].copy_(parameter.T if turned else parameter)
+    return theirs
+
+
+@pytest.mark.parametrize("beams", [1, 2, 4])
+def test_a_gpt_repeats_itself_as_theirs_does(beams: int) -> None:
+    body, different = small(), set()
+    theirs = their_gpt2(body)
+    for settings in ways(beams):
+        found = search(body, padded(PROMPTS), END, torch.full((5,), 12), settings)
+        for prompt, options in zip(PROMPTS, found, strict=True):
+            x = torch.tensor([prompt])  # alone: they would count padding as said
+            out = generate(theirs, x, beams, settings.repetition, attention_mask=torch.ones_like(x))
+            same([options], out, len(prompt), END, beams)
+        different.add(tuple(one.tokens for options in found for one in options))
+    assert len(different) == len(PENALTIES)

@@ -1,0 +1,135 @@
+"""Who listens to a search while it goes on, hears what it finds, and may end it."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from regard.decode.recorded import _shelves, borrow
+from regard.decode.search import Found, search
+from regard.decode.settings import Decode
+from regard.decode.stream import stream
+from regard.errors import SettingError
+from talk import BODIES, END, STREAMS, WAYS, agree, asked, enough, fixed, padded
+
+
+@pytest.fixture(scope="module", params=list(BODIES))
+def body(request: pytest.FixtureRequest) -> Any:
+    return BODIES[request.param]()
+
+
+@pytest.mark.parametrize("way", WAYS[:4])
+def test_a_row_ends_where_someone_has_heard_enough(body: Any, way: dict[str, Any]) -> None:
+    whole, cut = (search(body, *asked([0, 1, 2, 3, 4], **way), until=until) for until in (None, enough))
+    reasons = set()
+    for row, options in enumerate(cut):
+        shortened = []
+        for full in whole[row]:
+            here = next((n for n in range(1, len(full.tokens) + 1) if enough(row, list(full.tokens[:n]))), None)
+            logs = full.logs[:here]
+            why = full.why if here is None else "until"
+            shortened.append(Found(full.tokens[:here], math.fsum(logs), logs, why))
+        agree([options], [sorted(shortened, key=lambda f: -f.score)])
+        reasons |= {f.why for f in options}
+    assert "until" in reasons and len(reasons) > 1
+    agree(fixed(body, asked([0, 1, 2, 3, 4], **way), until=enough), cut)
+
+
+def test_beams_are_cut_when_they_are_finished(body: Any) -> None:
+    way = {"beam": 3, "best": 3}
+    whole, cut = (search(body, *asked([0, 1, 2, 3, 4], **way), until=until) for until in (None, enough))
+    for row, (before, after) in enumerate(zip(whole, cut, strict=True)):
+        for full, short in zip(before, after, strict=True):
+            assert short.score == full.score and short.tokens == full.tokens[: len(short.tokens)]
+            assert (short.why == "until") == any(
+                enough(row, list(full.tokens[:n])) for n in range(len(full.tokens) + 1)
+            )
+    assert any(f.why == "until" for options in cut for f in options)
+
+
+def test_who_listens_is_told_the_places_in_the_whole_batch(body: Any) -> None:
+    told_of: set[int] = set()
+    batch, end, limits, settings, requests = asked([0, 1, 2, 3, 4])
+    limits[1] = limits[3] = 0
+    search(body, batch, end, limits, settings, requests, until=lambda row, tokens: bool(told_of.add(row)))
+    assert told_of == {0, 2, 4}
+    assert search(body, batch, end, limits, settings, requests)[1] == [Found((), 0.0, (), "length")]
+
+
+# -- streams
+
+
+def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams as on CUDA, without the recording."""
+    monkeypatch.setattr("regard.decode.stream.recordable", lambda *_: True)
+    monkeypatch.setattr("regard.decode.stream.borrow", lambda *asked: borrow(*asked, graph=False))
+
+
+@pytest.mark.parametrize("until", [None, enough])
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("way", STREAMS)
+def test_a_stream_is_the_search_in_pieces(
+    body: Any, way: dict[str, Any], few: bool, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if few:
+        plainly(monkeypatch)
+    asking = asked([0, 1, 2, 3, 4], **way)
+    asking[2][2] = 0
+    right = search(body, *asking, until=until)
+    said: list[list[int]] = [[] for _ in right]
+    looks = 0
+    for news in stream(body, *asking, until=until):
+        assert len(news) == len(said) and not torch.is_inference_mode_enabled()
+        for row, tokens in zip(said, news, strict=True):
+            row += tokens
+        looks += 1
+    assert [tuple(row) for row in said] == [f.tokens for (f,) in right]
+    longest = max(len(f.logs) for (f,) in right)
+    assert looks <= 1 + math.log2(longest) + longest / 8 if few else looks == longest
+
+
+def test_a_stream_that_nobody_reads_on_is_let_go(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plainly(monkeypatch)
+    _shelves.pop(body, None)
+    asking = asked([1, 3])
+    right = search(body, *asking)
+    open_one = stream(body, *asking)
+    next(open_one)
+    assert not _shelves[body].recordings, "what is in use is not on the shelf"
+    agree(fixed(body, asking), right)  # and stands in nobody's way
+    assert len(_shelves[body].recordings) == 1
+    open_one.close()  # type: ignore[attr-defined]
+    dropped = stream(body, *asking)
+    next(dropped)
+    del dropped
+    gc.collect()
+    assert len(_shelves[body].recordings) == 1 and _shelves[body].lock.acquire(blocking=False)
+    _shelves[body].lock.release()
+    agree(fixed(body, asking), right)
+
+
+def test_two_streams_of_one_kind_are_read_in_turn(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plainly(monkeypatch)
+    several = [asked([row], sample=True) for row in (3, 1, 3)]
+    right = [search(body, *asking)[0][0].tokens for asking in several]
+    for _ in range(2):  # of the second round some find recordings on the shelf
+        streams = [stream(body, *asking) for asking in several]
+        said: list[list[int]] = [[] for _ in streams]
+        for turn in itertools.zip_longest(*streams, fillvalue=[[]]):
+            for row, (news,) in zip(said, turn, strict=True):
+                row += news
+        assert [tuple(row) for row in said] == right
+
+
+def test_what_cannot_be_streamed_is_said_at_once(body: Any) -> None:
+    with pytest.raises(SettingError, match="change its mind"):
+        stream(body, *asked([0], beam=2))
+    with pytest.raises(SettingError, match="one answer"):
+        stream(body, *asked([0], sample=True, best=2))
+    silent = padded([[1]]), END, torch.tensor([0]), Decode()
+    assert list(stream(body, *silent)) == []
