@@ -20,7 +20,7 @@ from regard.errors import WeightsError
 from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
 from regard.nn.loss import cross_entropy
-from regard.systems import SYSTEMS, gpt2
+from regard.systems import SYSTEMS, gpt1, gpt2
 from regard.tasks import TASKS
 from regard.waists import IGNORE, Batch
 from tiny import gradients, near, noise, noisy
@@ -29,7 +29,7 @@ transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 
 SIZES: dict[str, Any] = {"width": 12, "depth": 3, "heads": 3, "hidden": 20, "vocabulary": 23, "length": 16, "end": 22}
-CONFIGS: dict[str, Any] = {"gpt2": gpt2.Config(**SIZES)}
+CONFIGS: dict[str, Any] = {"gpt1": gpt1.Config(**{**SIZES, "hidden": 48}), "gpt2": gpt2.Config(**SIZES)}
 systems = pytest.mark.parametrize("name", CONFIGS)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 
@@ -38,6 +38,7 @@ BLOCK = {
     "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj",
 }  # fmt: skip
 REST = {
+    "gpt1": {"tokens.table": "tokens_embed", "position.table": "positions_embed"},
     "gpt2": {"tokens.table": "wte", "position.table": "wpe", "decoder.norm": "ln_f"},
 }
 
@@ -65,15 +66,16 @@ def model_of(name: str, **changes: Any) -> Model:
 
 
 def their_config(config: Any, name: str) -> Any:
-    return transformers.GPT2Config(
+    kind = transformers.OpenAIGPTConfig if name == "gpt1" else transformers.GPT2Config
+    inner = {} if name == "gpt1" else {"n_inner": config.hidden}
+    return kind(
         vocab_size=config.vocabulary, n_positions=config.length, n_embd=config.width, n_layer=config.depth,
-        n_head=config.heads, n_inner=config.hidden, layer_norm_epsilon=config.eps, bos_token_id=config.end,
-        eos_token_id=config.end, resid_pdrop=config.dropout, embd_pdrop=config.embedding_dropout,
-        attn_pdrop=config.attention_dropout,
+        n_head=config.heads, layer_norm_epsilon=config.eps, bos_token_id=config.end, eos_token_id=config.end,
+        resid_pdrop=config.dropout, embd_pdrop=config.embedding_dropout, attn_pdrop=config.attention_dropout, **inner,
     )  # fmt: skip
 
 
-LM = {"gpt2": "GPT2LMHeadModel"}
+LM = {"gpt1": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}
 
 
 def their(model: Model) -> Any:
@@ -150,7 +152,7 @@ def test_what_each_head_looks_at_is_theirs(name: str) -> None:
 
 @systems
 def test_weights_begin_as_theirs_do(name: str) -> None:
-    sizes = {"width": 96, "depth": 8, "heads": 4, "hidden": 200, "vocabulary": 300, "length": 64, "end": 0}
+    sizes = {"width": 96, "depth": 8, "heads": 4, "hidden": 384, "vocabulary": 300, "length": 64, "end": 0}
     torch.manual_seed(3)
     body = SYSTEMS[name].build(replace(CONFIGS[name], **sizes))
     theirs = getattr(transformers, LM[name])(their_config(replace(CONFIGS[name], **sizes), name))
@@ -287,6 +289,32 @@ def test_tensors_that_do_not_fit_are_named(name: str, change: str, tmp_path: Pat
 def test_words_that_would_change_the_computation_are_refused(key: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=key):
         regard.load(folder(model_of("gpt2"), tmp_path, **{key: value}))
+
+
+def test_gpt1_without_an_end_takes_unk_for_it(tmp_path: Path) -> None:
+    model = model_of("gpt1")
+    assert regard.load(folder(model, tmp_path, eos_token_id=None, bos_token_id=None)).config == replace(
+        model.config, end=0
+    )
+
+
+def test_gpt1_of_another_inner_width_is_saved_under_our_own_names(tmp_path: Path) -> None:
+    model = model_of("gpt1", hidden=20)
+    with pytest.raises(WeightsError, match="hidden=20"):
+        regard.save(model, tmp_path)
+    x, _ = rows()
+    assert torch.equal(regard.load(model.save(tmp_path)).logits(x), model.logits(x))
+
+
+def test_the_two_heads_of_gpt1_go_on_with_text_as_the_one_does(tmp_path: Path) -> None:
+    """Its file has the tied table under the name of the head only."""
+    model, (x, _) = model_of("gpt1"), rows()
+    theirs = transformers.OpenAIGPTDoubleHeadsModel(their_config(model.config, "gpt1")).double().eval()
+    theirs.load_state_dict(their(model).state_dict(), strict=False)
+    near(model.logits(x), theirs(input_ids=x).logits)
+    theirs.save_pretrained(tmp_path)
+    assert "lm_head.weight" in load_file(tmp_path / "model.safetensors")
+    assert torch.equal(regard.load(tmp_path, task="language").logits(x), model.logits(x))
 
 
 def test_heads_for_other_tasks_are_left_out(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ def entry(ours: str, *theirs: str, turned: bool = False) -> Entry:
     return Entry(ours, theirs, turned)
 
 
+def turned(ours: str, theirs: str) -> tuple[Entry, Entry]:
+    """A linear layer whose matrix is stored (in, out) over there."""
+    return entry(f"{ours}.weight", f"{theirs}.weight", turned=True), entry(f"{ours}.bias", f"{theirs}.bias")
+
+
 @dataclass(frozen=True)
 class Names:
     entries: tuple[Entry, ...]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.nn.block import Stack, Tokens
+from regard.nn.block import Block, Placement, Stack, Tokens, vaswani_block
 from regard.nn.position import Learned, Sinusoid
 from regard.nn.rules import Causal, Packed, Real, Same, join, marks
 from regard.nn.state import DecoderState, banded
@@ -126,6 +127,17 @@ class DecoderOnly(nn.Module):
             raise RegardError(
                 f"the context has {most} positions, and position {length} was asked for. Give fewer tokens, or ask for fewer."
             )
+
+
+def gpt_blocks(config: Any, norm: Placement) -> list[Block]:
+    """Blocks as all GPTs have them, from the sizes of a config."""
+    return [
+        vaswani_block(
+            config.width, config.heads, config.hidden, norm=norm, activation="gelu_tanh", dropout=config.dropout,
+            attention_dropout=config.attention_dropout, eps=config.eps,
+        )
+        for _ in range(config.depth)
+    ]  # fmt: skip
 
 
 def gpt_weights(body: DecoderOnly, std: float = 0.02, positions: float = 0.02, narrow: bool = False) -> DecoderOnly:

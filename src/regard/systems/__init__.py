@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from regard.errors import UnknownName
-from regard.systems import gpt2, transformer
+from regard.systems import decoder, gpt1, gpt2, gpt3, transformer
 from regard.systems.preset import Preset, System
 
-SYSTEMS: dict[str, System] = {system.name: system for system in (transformer.SYSTEM, gpt2.SYSTEM)}
+SYSTEMS: dict[str, System] = {
+    system.name: system for system in (transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM)
+}
 
 
 def find_preset(name: str) -> tuple[System, Preset]:
@@ -24,7 +26,7 @@ def find_system(name: str) -> System:
 
 
 def find_published(model_type: str) -> System:
-    for system in SYSTEMS.values():
-        if system.published.model_type == model_type:
-            return system
-    raise UnknownName("published model type", model_type, [s.published.model_type for s in SYSTEMS.values()])
+    types = {system.published.model_type: system for system in SYSTEMS.values() if system.published.model_type}
+    if model_type not in types:
+        raise UnknownName("published model type", model_type, types)
+    return types[model_type]

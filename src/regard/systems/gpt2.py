@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from regard.nn.block import Stack, Tokens, vaswani_block
-from regard.nn.causal import DecoderOnly, gpt_weights
+from regard.nn.block import Stack, Tokens
+from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
 from regard.nn.norm import Norm
 from regard.nn.position import Learned
 from regard.systems import fine_tuning
 from regard.systems.preset import Preset, System, check_sizes
-from regard.weights import Names, Published, Tensors, entry, tied, under
+from regard.weights import Names, Published, Tensors, entry, tied, turned, under
 
 
 @dataclass(frozen=True)
@@ -98,25 +98,13 @@ PRESETS = {
 
 def build(config: Config) -> DecoderOnly:
     """The whole machine. Weights begin as in OpenAI's code, where positions are N(0, 0.01)."""
-    blocks = [
-        vaswani_block(
-            config.width, config.heads, config.hidden, norm="pre", activation="gelu_tanh", dropout=config.dropout,
-            attention_dropout=config.attention_dropout, eps=config.eps,
-        )
-        for _ in range(config.depth)
-    ]  # fmt: skip
     body = DecoderOnly(
         tokens=Tokens(config.vocabulary, config.width, scaled=False),
         position=Learned(config.length, config.width),
-        decoder=Stack(blocks, Norm(config.width, config.eps)),
+        decoder=Stack(gpt_blocks(config, "pre"), Norm(config.width, config.eps)),
         dropout=config.embedding_dropout,
     )
     return gpt_weights(body, positions=0.01, narrow=True)
-
-
-def _turned(ours: str, theirs: str) -> tuple[Any, ...]:
-    """Their matrices are stored (in, out)."""
-    return entry(f"{ours}.weight", f"{theirs}.weight", turned=True), entry(f"{ours}.bias", f"{theirs}.bias")
 
 
 OURS, THEIRS = "decoder.blocks.{n}", "transformer.h.{n}"
@@ -125,11 +113,11 @@ NAMES = Names(
         entry("tokens.table.weight", "transformer.wte.weight"),
         entry("position.table.weight", "transformer.wpe.weight"),
         entry(f"{OURS}.attend.norm.{{part}}", f"{THEIRS}.ln_1.{{part}}"),
-        *_turned(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
-        *_turned(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
+        *turned(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
+        *turned(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
         entry(f"{OURS}.feed.norm.{{part}}", f"{THEIRS}.ln_2.{{part}}"),
-        *_turned(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
-        *_turned(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
+        *turned(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
+        *turned(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
         entry("decoder.norm.{part}", "transformer.ln_f.{part}"),
         *fine_tuning.HEADS,
     ),

@@ -24,6 +24,18 @@ def check_sizes(config: Any, sizes: Sequence[str], shares: Sequence[str]) -> Non
             raise SettingError(f"model.{name} must be in [0, 1), not {getattr(config, name)}.")
 
 
+NAMELESS = Names(())
+UNPUBLISHED = Published(model_type="", architecture="", keys={}, defaults={})
+"""Of systems that nobody has published a layout for: they are saved under our own names."""
+
+
+def unpublished(config: Any) -> str:
+    return (
+        "there is no published layout for this system. model.save(folder) and 'regard train' write it under our own names, "
+        "which regard.load reads."
+    )
+
+
 @dataclass(frozen=True)
 class Preset:
     """A size of a system, with its exact parameter count and the paper's recipe as default settings."""
@@ -41,9 +53,9 @@ class System:
     config: type[Any]
     presets: dict[str, Preset]
     build: Callable[[Any], nn.Module]
-    names: Names
-    published: Published
     tasks: tuple[str, ...]
+    names: Names = NAMELESS
+    published: Published = UNPUBLISHED
     adapt: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)
     """what the published tensors themselves say about the config, before they are read"""
     dress: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
