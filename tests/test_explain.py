@@ -271,8 +271,8 @@ def test_of_a_long_text_the_last_tokens_are_shown_and_all_before_is_one_column(p
     text = (VERSE * 4)[:150]
     long, (found,) = poet.explain(text), poet.explain(text).maps
     (all_of_it,) = poet.explain(text[:SHOWN]).maps
-    assert len(all_of_it.queries) == SHOWN and all_of_it.keys[0] == END_OF_TEXT
-    assert len(found.queries) == SHOWN and found.keys == ("55 before", *found.queries)
+    assert len(all_of_it.queries) == SHOWN and all_of_it.keys[0] == END_OF_TEXT and not all_of_it.gathered
+    assert len(found.queries) == SHOWN and found.gathered and found.keys == ("55 before", *found.queries)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
     assert f"the last {SHOWN} tokens" in found.title
     assert long.reading is not None and len(long.reading.guesses) == 150 and long.reading.row == -54

@@ -59,6 +59,7 @@ class Panel:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     matrix: NDArray[np.float64]
+    most: float
     board: float
 
     @property
@@ -105,12 +106,14 @@ def _panel(item: AttentionMap, layer: int, head: int | None, board: float) -> Pa
     shown = f"layer {layer} of {item.layers}, " + (
         f"head {head} of {item.heads}" if head else f"mean of {item.heads} heads" if item.heads > 1 else "its one head"
     )
+    matrix = item.view(layer, head)
     return Panel(
         title=item.title,
         subtitle=f"each row looks at the columns · {shown}",
         rows=tuple(label(token) for token in item.queries),
         columns=tuple(label(token) for token in item.keys),
-        matrix=item.view(layer, head),
+        matrix=matrix,
+        most=item.strongest(matrix),
         board=board,
     )
 
@@ -176,7 +179,7 @@ def _draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: floa
     many, across = panel.matrix.shape
     high, wide = panel.cell * many, panel.cell * across
     axes = sheet.axes(left + panel.left, top + begin, wide, high)
-    most = float(panel.matrix.max()) or 1.0
+    most = panel.most
     axes.imshow(panel.matrix, cmap=ramp(LIGHT), vmin=0, vmax=most, aspect="auto", interpolation="nearest")
     _draw_tokens(axes, panel)
     if panel.cell >= 0.13:
@@ -185,7 +188,7 @@ def _draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: floa
         axes.grid(which="minor", color=LINE, linewidth=0.5)
         axes.tick_params(which="minor", length=0)
     if panel.cell >= 0.34:
-        _draw_values(axes, panel, most)
+        _draw_values(axes, panel)
     names = ("0", f"{most / 2:.2g}", f"{most:.2g} of the row's attention")
     sheet.bar(left + panel.left, top + begin + high + 0.22, min(wide, 2.4), ramp(LIGHT), most, names)
 
@@ -202,11 +205,11 @@ def _draw_tokens(axes: Axes, panel: Panel) -> None:
     axes.tick_params(length=0, pad=3)
 
 
-def _draw_values(axes: Axes, panel: Panel, most: float) -> None:
+def _draw_values(axes: Axes, panel: Panel) -> None:
     for (row, column), weight in np.ndenumerate(panel.matrix):
         if weight >= 0.005:
             text = f"{weight:.2f}".removeprefix("0")
-            colour = "white" if weight > 0.45 * most else INK
+            colour = "white" if weight > 0.45 * panel.most else INK
             axes.text(column, row, text, size=panel.font * 0.74, color=colour, ha="center", va="center")
 
 
@@ -218,7 +221,7 @@ def _tile_height(item: AttentionMap) -> float:
 def _draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     """All layers (rows) and heads (columns) in one axes: hundreds of axes would take minutes."""
     tall, gap = _tile_height(item), 0.06
-    colours, most = ramp(LIGHT), float(item.weights.max()) or 1.0
+    colours, most = ramp(LIGHT), item.strongest(item.weights)
     for layer in range(item.layers):
         for head in range(item.heads):
             low = -(layer + 1) * tall + gap / 2

@@ -19,6 +19,8 @@ class AttentionMap:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     weights: NDArray[np.floating]
+    gathered: bool = False
+    """whether the first key stands for all those that are not shown: colours are not stretched to its sums"""
 
     def __post_init__(self) -> None:
         shape = self.weights.shape
@@ -40,6 +42,10 @@ class AttentionMap:
     @property
     def heads(self) -> int:
         return int(self.weights.shape[1])
+
+    def strongest(self, weights: NDArray[np.floating]) -> float:
+        """The largest of these that is of one key: what the strongest colour means."""
+        return float(weights[..., int(self.gathered) :].max(initial=0)) or 1.0
 
     def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
         """One (query, key) matrix. Layers and heads count from 1, as every picture labels them; None is the mean."""

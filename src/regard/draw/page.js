@@ -117,7 +117,7 @@ function show(everything) {
   buttons(find("#layers"), map.layers, state.layer, (layer) => choose({ layer }));
   buttons(find("#heads"), map.heads, state.head, (head) => choose({ head }));
   seen.weights = matrix(map, state.layer, state.head);
-  seen.most = seen.weights.reduce((a, b) => Math.max(a, b), 0) || 1;
+  seen.most = strongest(map, seen.weights);
   showView();
   if (everything) paintStrip();
   if (everything) seen.tiles = drawOverview(map);

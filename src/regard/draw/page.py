@@ -59,6 +59,7 @@ def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None) -> str:
                 "title": item.title,
                 "queries": item.queries,
                 "keys": item.keys,
+                "gathered": item.gathered,
                 "weights": np.rint(np.asarray(item.weights, dtype=np.float64) * SCALE).astype(int).tolist(),
             }
             for item in maps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from regard.draw.colour import ACCENT, INK, LINE, QUIET, WARM_LIGHT, ramp
 from regard.draw.guesses import Guess, Reading
@@ -20,7 +20,7 @@ BOX: Final = 0.245  # inches of the colour behind a token
 GAP: Final = 0.018  # and between two of them
 HEADING: Final = 0.62
 LEGEND: Final = 0.55
-MOST_LINES: Final = 40
+MOST_LINES: Final = 32
 LONGEST: Final = 40
 
 BLANK, BREAKS = "␣", ("⏎", "↵")
@@ -126,19 +126,10 @@ class Strip:
             corner = (token.left, middle - BOX / 2)
             axes.add_patch(Rectangle(corner, token.width, BOX, facecolor=colours(share), edgecolor=LINE, linewidth=0.4))
             if token.number == self.reading.given > 0:
-                axes.plot(
-                    [token.left - GAP / 2] * 2, [middle - BOX * 0.6, middle + BOX * 0.6], color=ACCENT, linewidth=2
-                )
-            text = token.text.strip()  # a browser would leave out the blanks of an .svg
-            sign = not text.strip(BLANK + "".join(BREAKS))
-            left = token.left + (columns(token.text) - columns(token.text.lstrip())) * COLUMN
-            axes.text(
-                left,
-                middle,
-                text,
-                size=SIZE,
-                color=QUIET if sign else INK,
-                family=family,
-                ha="left",
-                va="center_baseline",
-            )
+                edge = token.left - GAP / 2
+                axes.plot([edge, edge], [middle - 0.6 * BOX, middle + 0.6 * BOX], color=ACCENT, linewidth=2)
+            text = token.text.lstrip()  # a browser would leave out the blanks of an .svg
+            left = token.left + (columns(token.text) - columns(text)) * COLUMN
+            strength = 1.0 if text.strip(BLANK + "".join(BREAKS)) else 0.55
+            ink: dict[str, Any] = {"color": INK, "alpha": strength, "size": SIZE, "family": family}
+            axes.text(left, middle, text, ha="left", va="center_baseline", **ink)

@@ -30,6 +30,13 @@ function percent(weight) {
   return (whole >= 9.95 || whole === 0 ? whole.toFixed(0) : whole.toFixed(1)) + " %";
 }
 
+// The largest weight of a single key: the first one may stand for all that are not shown.
+function strongest(map, weights) {
+  let most = 0;
+  for (let at = 0; at < weights.length; at++) if (!map.gathered || at % map.keys.length) most = Math.max(most, weights[at]);
+  return most || 1;
+}
+
 // The mean over the chosen layers and heads, as one flat array of queries × keys.
 function matrix(map, layer, head) {
   const size = map.queries.length * map.keys.length;
@@ -189,7 +196,7 @@ function drawArcs(map, weights, most, least) {
   let arcs = [...weights.keys()].filter((at) => weights[at] >= least && weights[at] > 0);
   arcs = arcs.sort((a, b) => weights[b] - weights[a]).slice(0, MANY_ARCS).reverse();
   const paths = arcs.map((at) => {
-    const query = Math.floor(at / counts[1]), key = at % counts[1], strength = weights[at] / most;
+    const query = Math.floor(at / counts[1]), key = at % counts[1], strength = Math.min(weights[at] / most, 1);
     return element("path", {
       d: arcPath(place(0, query), place(1, key), left + 2, right - 2), "data-query": query, "data-key": key,
       "stroke-width": (0.5 + (step * 0.34) * strength).toFixed(2), "stroke-opacity": (0.1 + 0.8 * strength).toFixed(3),
@@ -250,7 +257,7 @@ function drawOverview(map) {
   const gutter = 20, gap = 4, size = many * across;
   const wide = clamp((room(find(".overview")) - gutter - 4) / map.heads, 12, 72), high = wide * clamp(many / across, 0.5, 2);
   const context = sharp(canvas, gutter + wide * map.heads, gutter + high * map.layers);
-  const most = map.weights.reduce((a, b) => Math.max(a, b), 0) || 1;
+  const most = strongest(map, map.weights);
   const tile = Object.assign(document.createElement("canvas"), { width: across, height: many });
   context.font = "10.5px system-ui, sans-serif";
   context.textAlign = "center";

@@ -55,7 +55,7 @@ def explain_language(model: Asked, source: str, target: str | None = None) -> Ex
     pieces = spelled(text, read)
     before, rows = f"{first:,} before" if first > 1 else pieces[0], pieces[first:]
     title = f"{TITLE} (the last {len(rows)} tokens)" if first > 1 else TITLE
-    maps = (AttentionMap("text", title, tuple(rows), (before, *rows), layers(seen, seen.names(), first)),)
+    maps = (AttentionMap("text", title, tuple(rows), (before, *rows), layers(seen, seen.names(), first), first > 1),)
     whole = " ▸ ".join(_short(part) for part in (source, target) if part)
     return Explanation(whole, maps, reading.facts(), reading)
 
