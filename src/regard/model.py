@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -45,6 +45,8 @@ class Identity:
     """the classes that its head tells apart, where it has one"""
     pair: str = ""
     """how its head reads two texts together (`data.pair`); nothing where it reads one"""
+    padding: int | None = None
+    """the id that published tools fill rows up with, where a folder names one"""
 
 
 class Model(nn.Module):
@@ -210,11 +212,16 @@ def load(
     decode = from_dict(Decode, own.get("decode", {}), "decode.")
     made_for = own.get("task") or system.published.task(published, system.tasks[0])
     chosen = find_task(task or made_for)
-    labels = tuple(own.get("labels", ())) if own else _labels(published, tensors)
-    identity = Identity(system, config, chosen, decode, str(folder), labels, str(own.get("pair", "")))
+    identity = Identity(system, config, chosen, decode, str(folder))
+    if same := made_for == chosen.name:
+        system.published.check_head(published, chosen.name)
+        labels = tuple(own.get("labels", ())) if own else _labels(published, tensors)
+        identity = replace(
+            identity, labels=labels, pair=str(own.get("pair", "")), padding=published.get("pad_token_id")
+        )
     text = Text.load(folder) if Text.exists(folder) else None
     model = assemble(identity, text, device="meta")
-    tensors = _read(model, tensors, ours, made_for == chosen.name)
+    tensors = _read(model, tensors, ours, same)
     _fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
     return model.to(device=device, dtype=dtype).eval()
 
@@ -321,7 +328,7 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     if labels and model.head is not None:  # there, the last token that is no padding is the one that is read
         named = {str(number): label for number, label in enumerate(labels)}
         written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
-        written |= {"pad_token_id": config.end}
+        written |= {"pad_token_id": config.end if model.identity.padding is None else model.identity.padding}
     _write(model, Path(folder), written, tensors)
     return Path(folder)
 

@@ -161,12 +161,19 @@ class Published:
 
     heads: dict[str, str] = field(default_factory=dict)
     """task -> the architecture with a head for it"""
+    only: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """task -> keys that would change its head: only these values are what we compute"""
 
     def task(self, config: Mapping[str, Any], usual: str) -> str:
         """What a published folder was made for, by its architecture."""
         named = {architecture: task for task, architecture in self.heads.items()}
         found = config.get("architectures") or [""]
         return named.get(found[0], usual)
+
+    def check_head(self, config: Mapping[str, Any], task: str) -> None:
+        for key, value in self.only.get(task, {}).items():
+            if config.get(key, value) != value:
+                raise WeightsError(f"config.json: {key}={config[key]!r} is not supported; only {value!r} is.")
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         known = {key for keys in self.keys.values() for key in keys} | set(self.fixed) | {"model_type"}

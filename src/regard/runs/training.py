@@ -67,7 +67,8 @@ def train(
         identity = replace(order.identity, config=prepared.config, labels=prepared.labels, pair=prepared.pair)
         fresh = assemble(identity, prepared.text)
         if order.start is not None and order.start.is_dir():
-            for line in start_from(fresh, order.start, order.settings.model):
+            begun = start_from(fresh, order.start, order.settings.model)
+            for line in begun if not going_on else ():
                 tell(console, f"  {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)

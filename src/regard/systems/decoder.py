@@ -14,6 +14,7 @@ from typing import Any, Literal
 from regard.nn.block import Stack, Tokens, vaswani_block
 from regard.nn.causal import DecoderOnly
 from regard.nn.position import Layout, Sinusoid
+from regard.systems import fine_tuning
 from regard.systems.preset import Preset, System, check_sizes, unpublished
 
 
@@ -88,5 +89,5 @@ def build(config: Config) -> DecoderOnly:
 
 SYSTEM = System(
     name="decoder", about="the Transformer's decoder alone (T-D): goes on with text", config=Config, presets=PRESETS,
-    build=build, tasks=("language",), unsayable=unpublished,
+    build=build, tasks=("language", *fine_tuning.TASKS), unsayable=unpublished, recipes=fine_tuning.RECIPES,
 )  # fmt: skip

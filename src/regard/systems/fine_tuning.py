@@ -15,6 +15,13 @@ HEADS = (
     entry("head.choice.{part}", "multiple_choice_head.summary.{part}"),
 )
 
+ONLY: dict[str, dict[str, Any]] = {
+    "choose": {
+        "summary_type": "cls_index", "summary_use_proj": True, "summary_activation": None, "summary_proj_to_labels": True,
+    }
+}  # fmt: skip
+"""What a published head of choices must be: one matrix on the state of a token."""
+
 PAPER: dict[str, Any] = {
     "passes": 3, "tokens": 1024, "rate": 6.25e-5, "warmup": 0.002, "schedule": "linear", "smoothing": 0.0,
     "auxiliary": 0.5, "betas": "0.9,0.999", "eps": 1e-8, "decay": 0.01, "clip": 1.0, "accumulate": 1, "every": 500,

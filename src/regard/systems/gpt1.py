@@ -13,6 +13,7 @@ from typing import Any
 from regard.nn.block import Stack, Tokens
 from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
 from regard.nn.position import Learned
+from regard.systems import fine_tuning
 from regard.systems.preset import Preset, System, check_sizes
 from regard.weights import Names, Published, Tensors, entry, tied, turned, under
 
@@ -82,6 +83,7 @@ NAMES = Names(
         *turned(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
         *turned(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
         entry(f"{OURS}.feed.norm.{{part}}", f"{THEIRS}.ln_2.{{part}}"),
+        *fine_tuning.HEADS,
     ),
     copies=("lm_head.weight",),
     drop=(f"{THEIRS}.attn.bias", "transformer.position_ids"),
@@ -111,6 +113,8 @@ PUBLISHED = Published(
     harmless=("n_ctx", "n_special", "initializer_range", "summary_*", "pad_token_id", "predict_special_tokens"),
     copied={"bos_token_id": "end"},
     filled=lambda fields: {**fields, "hidden": 4 * fields["width"], "end": fields["end"] or 0},
+    heads={"classify": "OpenAIGPTForSequenceClassification", "choose": "OpenAIGPTDoubleHeadsModel"},
+    only=fine_tuning.ONLY,
 )  # fmt: skip
 
 
@@ -130,5 +134,6 @@ def unsayable(config: Config) -> str:
 
 SYSTEM = System(
     name="gpt1", about="decoder-only of 2018: trained on books, tuned for tasks", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=("language",), adapt=adapt, unsayable=unsayable,
+    build=build, names=NAMES, published=PUBLISHED, tasks=("language", *fine_tuning.TASKS), adapt=adapt,
+    dress=fine_tuning.dress, unsayable=unsayable, recipes=fine_tuning.RECIPES,
 )  # fmt: skip

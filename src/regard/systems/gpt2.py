@@ -155,6 +155,7 @@ PUBLISHED = Published(
     copied={"bos_token_id": "end"},
     filled=lambda fields: {**fields, "hidden": fields["hidden"] or 4 * fields["width"]},
     heads={"classify": "GPT2ForSequenceClassification", "choose": "GPT2DoubleHeadsModel"},
+    only=fine_tuning.ONLY,
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from regard.nn.block import Stack, Tokens
 from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
 from regard.nn.norm import Norm
 from regard.nn.position import Learned
+from regard.systems import fine_tuning
 from regard.systems.preset import Preset, System, check_sizes, unpublished
 
 
@@ -112,5 +113,5 @@ def build(config: Config) -> DecoderOnly:
 
 SYSTEM = System(
     name="gpt3", about="decoder-only of 2020: every other layer looks at a band", config=Config, presets=PRESETS,
-    build=build, tasks=("language",), unsayable=unpublished,
+    build=build, tasks=("language", *fine_tuning.TASKS), unsayable=unpublished, recipes=fine_tuning.RECIPES,
 )  # fmt: skip

@@ -198,7 +198,9 @@ class Task:
 
     def line(self, scores: Mapping[str, Any]) -> str:
         """The scores of a validation in a few words."""
-        return "  ".join(f"{name} {value:6.2f}" for name, value in scores.items() if isinstance(value, float) and name != "loss")
+        return "  ".join(
+            f"{name} {value:6.2f}" for name, value in scores.items() if isinstance(value, float) and name != "loss"
+        )
 
     def draw(self, folder: Path, samples: Sequence[Any], answers: Sequence[Answer]) -> list[str]:
         """Pictures of the answers to all samples, left in a run's folder; their names."""

@@ -1,0 +1,64 @@
+"""Tiny models with heads, and what their losses mean, written out."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import regard
+from regard.inputs.text import Text
+from regard.model import Identity, Model, assemble
+from regard.systems import SYSTEMS
+from regard.tasks import TASKS
+from tiny import noisy
+
+LETTERS = "abcdefgh "
+SIZES: dict[str, Any] = {"width": 12, "depth": 2, "heads": 3, "hidden": 20, "length": 24}
+
+SMALL = (
+    "model.width=16", "model.depth=1", "model.heads=2", "model.hidden=32", "model.length=48", "model.dropout=0",
+    "model.attention_dropout=0", "model.embedding_dropout=0", "data.vocabulary=290", "train.precision=float32",
+)  # fmt: skip
+QUICK = (
+    "train.rate=1e-2", "train.tokens=128", "train.every=20", "train.log=10", "data.share=0.2", "train.precision=float32",
+)  # fmt: skip
+"""Settings of a model that learns a few words in a second."""
+
+
+def letters() -> Text:
+    """a is 0, b is 1, …, the blank comes first as Unicode has it; then the end of text and the marks."""
+    return TASKS["classify"].grow(Text.characters([LETTERS]))
+
+
+def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:
+    """A noisy model that reads letters."""
+    text = letters()
+    config = replace(TASKS[task].fit(SYSTEMS[system].config(**SIZES), text), **changes)
+    return noisy(assemble(Identity(SYSTEMS[system], config, TASKS[task], labels=tuple(labels), pair=pair), text))
+
+
+def language_loss(model: Model, row: Sequence[int]) -> Tensor:
+    """The mean of −log p of each token but the first, given those before it."""
+    x = torch.tensor([list(row)])
+    logs = model.body.read(model.body(regard.waists.Batch(x)).sequence)[0].log_softmax(-1)
+    return -torch.stack([logs[place, row[place + 1]] for place in range(len(row) - 1)]).mean()
+
+
+def last_state(model: Model, row: Sequence[int]) -> Tensor:
+    return model.body(regard.waists.Batch(torch.tensor([list(row)]))).sequence[0, -1]
+
+
+def train(task: str, data: Any, out: Path, *settings: str, **more: Any) -> str:
+    """What was said."""
+    said = io.StringIO()
+    console = Console(file=said, width=300)
+    given = str(data) if data else ()
+    regard.train(task, given, out=out, settings=settings, console=console, device="cpu", **more)
+    return said.getvalue()

@@ -1,0 +1,203 @@
+"""choose: a way for each choice, one number for each, and the loss over them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from conftest import facts
+from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
+from regard.data.plan import Packs
+from regard.data.tables import Question
+from regard.errors import RegardError, WeightsError
+from regard.model import load
+from regard.runs.evaluating import evaluate
+from regard.tasks.heads import MARKS
+from regard.tasks.task import Terms
+from tiny import gradients, near, noisy
+
+SAMPLES = [
+    Question("abc", "", ("de", "f", "gag"), 1), Question("h", "a", ("bed", "c"), 0), Question("deaf", "", ("b", "c", "a"), 2),
+]  # fmt: skip
+
+
+def encode(model: Any, samples: Any) -> Any:
+    return model.task.encode(samples, model.text, model.config, 99)
+
+
+def test_a_way_for_each_choice_stands_between_the_marks() -> None:
+    text, model = letters(), headed("choose")
+    start, delimiter, extract = (text.id_of(mark) for mark in MARKS)
+    found = encode(model, SAMPLES)
+    first, second = text.encode(["h a"])[0], text.encode(["bed", "c"])
+    ways = [[start, *first, delimiter, *choice, extract] for choice in second]
+    assert found.sides["text"][1].tolist() == ways[0] + ways[1]
+    assert found.sides["ways"][1].tolist() == list(map(len, ways)) and found.sides["label"][1].tolist() == [0]
+
+
+def oracle(model: Any, encoded: Any, terms: Terms) -> Any:
+    total = torch.zeros((), dtype=torch.float64)
+    for row, ways, label in zip(*(encoded.sides[name] for name in ("text", "ways", "label")), strict=True):
+        parts = [part.tolist() for part in np.split(row, np.cumsum(ways)[:-1])]
+        logs = torch.stack([model.head.choice.weight[0] @ last_state(model, part) for part in parts]).log_softmax(0)
+        right = int(label[0])
+        others = (logs.sum() - logs[right]) / (len(parts) - 1)
+        total = total - (1 - terms.smoothing) * logs[right] - terms.smoothing * others
+        total = total + terms.auxiliary * sum(language_loss(model, part) for part in parts) / len(parts)
+    return total
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("terms", [Terms(), Terms(0.2, 0.5)])
+def test_the_loss_is_what_the_paper_says(terms: Terms, packed: bool) -> None:
+    model = headed("choose")
+    encoded = encode(model, SAMPLES)
+    plan = model.task.plan(encoded, model.config, 128, 0, packed)
+    assert isinstance(plan, Packs) == packed
+    batch = model.task.collate(encoded, range(len(encoded)), model.config, plan.shape)
+    total, count = model.task.loss(model, batch, terms)
+    assert int(count) == 3
+    right = oracle(model, encoded, terms)
+    near(total, right)
+    ours, theirs = gradients(model, total), gradients(model, right)
+    for name in ours:
+        near(ours[name], theirs[name], 1e-11)
+
+
+def test_packed_grains_have_one_shape() -> None:
+    model = headed("choose")
+    encoded = encode(model, SAMPLES * 8)
+    plan = model.task.plan(encoded, model.config, 100, 0, True)
+    batches = [model.task.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
+    assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
+    whole = sum(model.task.loss(model, batch, Terms(0, 0.5))[0] for batch in batches)
+    near(whole, 8 * oracle(model, encode(model, SAMPLES), Terms(0, 0.5)), 1e-11)
+
+
+def test_answers_are_choices_with_their_probabilities() -> None:
+    model = headed("choose")
+    asked = {"context": "h", "question": "a", "choices": ["bed", "c"]}
+    answer = model.answer(asked)
+    assert answer.value in asked["choices"] and np.isclose(sum(answer.scores), 1)
+    assert answer.scores[0] >= answer.scores[1] and answer.extra["choices"][0]["value"] == answer.value
+    several = model.answer([json.dumps(asked), {"context": "abc", "choices": ["de", "f", "gag"]}])
+    assert several[0].value == answer.value and np.allclose(several[0].scores, answer.scores, rtol=1e-12)
+    assert len(several[1].scores) == 3
+    chosen = model.task.choose(model, "h a", ["bed", "c"])
+    assert chosen.value == answer.value and np.allclose(chosen.scores, answer.scores, rtol=1e-12)
+    assert set(chosen.extra) >= {"prompt", "choices"}
+
+
+@pytest.mark.parametrize("wrong", ["no JSON", "[1]", '{"context": "a"}', {"context": 1, "choices": ["a", "b"]}])
+def test_what_is_no_question_is_refused(wrong: Any) -> None:
+    with pytest.raises(RegardError, match="a question is"):
+        headed("choose").answer(wrong)
+    with pytest.raises(RegardError, match="two or more texts"):
+        headed("choose").answer({"context": "a", "choices": ["b"]})
+
+
+# -- published heads
+
+
+@pytest.mark.parametrize("system", ["gpt1", "gpt2"])
+def test_published_heads_of_choices_are_read_and_written(system: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 23, "n_positions": 16, "n_embd": 12, "n_layer": 2, "n_head": 3}
+    if system == "gpt2":
+        config = transformers.GPT2Config(**sizes, n_inner=20, bos_token_id=22, eos_token_id=22)
+        theirs = noisy(transformers.GPT2DoubleHeadsModel(config))
+    else:
+        theirs = noisy(transformers.OpenAIGPTDoubleHeadsModel(transformers.OpenAIGPTConfig(**sizes, afn="gelu")))
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = load(tmp_path / "theirs")
+    assert model.task.name == "choose" and model.head.choice.bias is not None and not model.notes
+    x = torch.randint(0, 22, (2, 3, 6), generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([[6, 4, 5], [3, 6, 2]])
+    logits, right = model.logits(x, mask=lengths), theirs(x, mc_token_ids=lengths - 1)
+    near(logits, right.mc_logits)
+    near(load(tmp_path / "theirs", task="language").logits(x[0]), right.logits[0])
+    labels = torch.tensor([2, 0])
+    cost = torch.nn.functional.cross_entropy
+    # the bias moves all choices alike, so that only rounding would be compared
+    ours, grads = gradients(model, cost(logits, labels)), gradients(theirs, cost(right.mc_logits, labels))
+    grads, _ = model.identity.system.names.read(grads, model.weights())
+    for name, gradient in grads.items():
+        if name != "head.choice.bias":
+            near(ours[name if name.startswith("head.") else f"body.{name}"], gradient, 1e-11)
+    regard.save(model, tmp_path / "ours")
+    back = type(theirs).from_pretrained(tmp_path / "ours", dtype=torch.float64).eval()
+    near(back(x, mc_token_ids=lengths - 1).mc_logits, right.mc_logits)
+
+
+def test_a_head_without_a_bias_is_written_with_one_of_nought(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    model = headed("choose")
+    model.save(tmp_path)
+    assert not load_file(tmp_path / "model.safetensors")["multiple_choice_head.summary.bias"].any()
+    again = load(tmp_path)
+    assert again.head.choice.bias is None
+    near(again.head.choice.weight, model.head.choice.weight)
+
+
+def test_a_summary_that_is_computed_otherwise_is_refused(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=23, n_positions=16, n_embd=12, n_layer=1, n_head=3, bos_token_id=22, eos_token_id=22,
+        summary_activation="tanh",
+    )  # fmt: skip
+    transformers.GPT2DoubleHeadsModel(config).save_pretrained(tmp_path)
+    with pytest.raises(WeightsError, match="summary_activation='tanh' is not supported"):
+        load(tmp_path)
+    assert load(tmp_path, task="language").task.name == "language"
+
+
+# -- runs
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_curves() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.runs.folder.curves", lambda *_: None)
+        yield
+
+
+def questions(path: Path, count: int) -> Path:
+    """The animal of the story is the right one."""
+    chance, animals = random.Random(4), ("cat", "dog", "cow", "hen")
+    with path.open("w") as file:
+        for _ in range(count):
+            choices = chance.sample(animals, chance.choice((2, 3)))
+            right = chance.randrange(len(choices))
+            row = {"context": f"a {choices[right]} came", "question": "who?", "choices": choices, "label": right}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def test_a_run_learns_to_choose_and_is_scored_again(tmp_path: Path) -> None:
+    data = questions(tmp_path / "a.jsonl", 60)
+    settings = (*SMALL, *QUICK, "train.passes=30", "train.every=100")
+    said = train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
+    known = facts(tmp_path / "run")
+    assert "questions to train on" in said and known["scores"]["accuracy"] > known["scores"]["by_chance"] + 20
+    assert evaluate(tmp_path / "run").scores["accuracy"] == known["scores"]["accuracy"]
+    model = load(tmp_path / "run")
+    assert model.answer({"context": "a hen came", "question": "who?", "choices": ["cow", "hen"]}).value == "hen"
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["architectures"] == ["GPT2DoubleHeadsModel"]
+    assert "| reference |" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_question_that_fills_a_grain_alone_still_fits(tmp_path: Path) -> None:
+    data = questions(tmp_path / "a.jsonl", 20)
+    settings = (*SMALL, *QUICK, "train.steps=2", "train.passes=0", "train.tokens=8")
+    train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
+    assert (tmp_path / "run" / "README.md").exists()

@@ -1,0 +1,423 @@
+"""classify: how texts are read, what the loss is, where heads come from and go to."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from conftest import facts, rows, same_tensors, stopped_in
+from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
+from regard.data.plan import Packs
+from regard.data.settings import Data
+from regard.data.tables import Labelled
+from regard.errors import DataError, RegardError, WeightsError
+from regard.inputs.text import Text
+from regard.learn.optimiser import rate_at
+from regard.learn.settings import Train
+from regard.model import load
+from regard.runs.evaluating import evaluate
+from regard.runs.order import start_from
+from regard.tasks.classify import Classify, confusion, measures
+from regard.tasks.heads import MARKS, shortened
+from regard.tasks.task import Terms
+from tiny import gradients, near
+
+LABELS = ("good", "bad", "so")
+SAMPLES = [
+    Labelled("abc", "", "good"), Labelled("h", "", "bad"), Labelled("deaf bed", "", "bad"), Labelled("cab", "", "so"),
+]  # fmt: skip
+PAIRS = [Labelled("abc", "de", "good"), Labelled("h", "gag", "so"), Labelled("deaf", "b", "bad")]
+
+
+def ids(said: str) -> list[int]:
+    """S, D and E are the marks, the rest are letters."""
+    text = letters()
+    marks = {name: text.id_of(mark) for name, mark in zip("SDE", MARKS, strict=True)}
+    return [marks[letter] if letter in marks else text.encode([letter])[0][0] for letter in said]
+
+
+def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -> Any:
+    return model.task.encode(samples, model.text, model.config, longest, Data(pair=pair), model.identity.labels)
+
+
+# -- how texts are read
+
+
+def test_texts_and_pairs_are_put_between_the_marks() -> None:
+    model = headed("classify", labels=LABELS)
+    one, ordered = encode(model, SAMPLES), encode(model, PAIRS)
+    assert one.sides["text"][0].tolist() == ids("SabcE") and ordered.sides["text"][0].tolist() == ids("SabcDdeE")
+    both = encode(model, PAIRS, "symmetric")
+    assert both.sides["text"][0].tolist() == ids("SabcDdeE") + ids("SdeDabcE")
+    assert both.sides["ways"][0].tolist() == [8, 8] and [int(x[0]) for x in both.sides["label"]] == [0, 2, 1]
+
+
+def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
+    assert shortened([list(range(9))], 5) == [[0, 1, 2, 7, 8]]
+    assert shortened([list(range(9)), [7, 7]], 6) == [[0, 1, 7, 8], [7, 7]]
+    assert shortened([[7, 7], list(range(9))], 6) == [[7, 7], [0, 1, 7, 8]]
+    assert shortened([list(range(9)), list(range(8))], 7) == [[0, 1, 7, 8], [0, 1, 7]]
+    assert shortened([[1, 2], [3]], 3) == [[1, 2], [3]]
+    model = headed("classify", labels=LABELS)
+    found = encode(model, [Labelled("abcdefgh", "", "good"), Labelled("abcdef", "", "bad")], longest=8)
+    assert found.sides["text"][0].tolist() == ids("SabcfghE") and found.too_long == found.samples[:1]
+    long = model.answer("abcdefgh" * 4)
+    assert long.extra["cut"] and "cut" not in model.answer("abc").extra
+    # the context has 24 positions, whatever data.longest says
+    assert len(encode(model, [Labelled("a" * 80, "b" * 80, "good")], longest=500).sides["text"][0]) == 24
+
+
+def test_marks_in_a_text_are_text() -> None:
+    text = Classify().grow(Text.language(["_start_ is a word _classify_"], 300))
+    start, end = (text.id_of(mark) for mark in (MARKS[0], MARKS[2]))
+    model = headed("classify", labels=LABELS)
+    found = Classify().encode([Labelled("_start_ _classify_", "", "so")], text, model.config, 90, None, LABELS)
+    row = found.sides["text"][0].tolist()
+    assert (row[0], row[-1]) == (start, end) and row.count(start) == row.count(end) == 1
+
+
+def test_an_unknown_label_is_named() -> None:
+    model = headed("classify", labels=LABELS)
+    strange = [Labelled("a", "", "odd", "x.tsv", 3), *SAMPLES, Labelled("b", "", "odd", "x.tsv", 9)]
+    with pytest.raises(
+        DataError, match=r"x.tsv, line 3: the model is not trained on the label 'odd' \(2 times\).*good, bad"
+    ):
+        encode(model, strange)
+    with pytest.raises(DataError, match="one class only"):
+        model.task.encode(SAMPLES, model.text, model.config, 99, None, ("good",))
+
+
+# -- what is learnt
+
+
+def oracle(model: Any, encoded: Any, terms: Terms) -> Any:
+    """The loss, sample by sample and token by token."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row, ways, label in zip(*(encoded.sides[name] for name in ("text", "ways", "label")), strict=True):
+        parts = [part.tolist() for part in np.split(row, np.cumsum(ways)[:-1])]
+        state = sum(last_state(model, part) for part in parts)
+        logs = (model.head.classes.weight @ state).log_softmax(-1)
+        right, classes = int(label[0]), len(logs)
+        others = (logs.sum() - logs[right]) / (classes - 1)
+        total = total - (1 - terms.smoothing) * logs[right] - terms.smoothing * others
+        total = total + terms.auxiliary * sum(language_loss(model, part) for part in parts) / len(parts)
+    return total
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("pair", ["", "ordered", "symmetric"])
+def test_the_loss_is_what_the_paper_says(pair: str, packed: bool) -> None:
+    model, terms = headed("classify", labels=LABELS, pair=pair), Terms(0.1, 0.5)
+    encoded = encode(model, PAIRS if pair else SAMPLES, pair or "ordered")
+    plan = model.task.plan(encoded, model.config, 96, 0, packed)
+    assert isinstance(plan, Packs) == packed
+    batch = model.task.collate(encoded, range(len(encoded)), model.config, plan.shape)
+    total, count = model.task.loss(model, batch, terms)
+    assert int(count) == len(encoded)
+    right = oracle(model, encoded, terms)
+    near(total, right)
+    ours, theirs = gradients(model, total), gradients(model, right)
+    assert ours.keys() == theirs.keys() and "head.classes.weight" in ours
+    for name in ours:
+        near(ours[name], theirs[name], 1e-11)
+
+
+def test_without_the_auxiliary_loss_only_the_class_counts() -> None:
+    model = headed("classify", labels=LABELS)
+    encoded = encode(model, SAMPLES)
+    batch = model.task.collate(encoded, range(4), model.config)
+    near(model.task.loss(model, batch)[0], oracle(model, encoded, Terms()))
+
+
+def test_padding_and_neighbours_change_no_answer() -> None:
+    model = headed("classify", labels=LABELS)
+    texts = ["abc", "h", "deaf bed", "", "cab"]
+    together = [answer.scores for answer in model.answer(texts)]
+    assert all(
+        np.allclose(scores, model.answer(text).scores, rtol=1e-12) for scores, text in zip(together, texts, strict=True)
+    )
+    answer = model.answer("abc")
+    assert list(answer.extra["probabilities"]) == list(LABELS) and math.isclose(sum(answer.scores), 1)
+    assert answer.value == LABELS[int(np.argmax(answer.scores))]
+
+
+def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
+    same, other = (headed("classify", labels=LABELS, pair=pair) for pair in ("symmetric", "ordered"))
+    near(*(torch.tensor(same.answer(pair).scores) for pair in (("abc", "de"), ("de", "abc"))), 1e-6)
+    assert not np.allclose(other.answer(("abc", "de")).scores, other.answer(("de", "abc")).scores, rtol=1e-3)
+    assert other.answer("abc\tde").scores == other.answer(("abc", "de")).scores
+    listed = other.answer([("abc", "de"), "de\tabc"])
+    assert np.allclose(listed[0].scores, other.answer("abc\tde").scores) and len(listed) == 2
+    with pytest.raises(RegardError, match="two texts together"):
+        other.answer("abc")
+    with pytest.raises(RegardError, match="a text or a pair"):
+        other.answer([("a", "b", "c")])
+
+
+def test_measures_are_those_that_are_taught() -> None:
+    right = list("aaaabbbbcc")
+    said = list("aaabbbacca")
+    counts = confusion(("a", "b", "c", "d"), right, said)
+    assert counts.tolist() == [[3, 1, 0, 0], [1, 2, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+    found = measures(counts)
+    # F1: a 2·3/(4+5), b 2·2/(4+3), c 2·1/(2+2); a class that never occurs and is never said does not count
+    assert math.isclose(found["accuracy"], 0.6) and math.isclose(found["macro_f1"], (6 / 9 + 4 / 7 + 2 / 4) / 3)
+    # (6·10 − (4·5 + 4·3 + 2·2)) / √((100 − 36)(100 − 38))
+    assert math.isclose(found["matthews"], (60 - 36) / math.sqrt(64 * 62))
+    two = measures(np.array([[90, 4], [1, 5]]))  # (TP·TN − FP·FN) / √((TP+FP)(TP+FN)(TN+FP)(TN+FN))
+    assert math.isclose(two["matthews"], (5 * 90 - 4 * 1) / math.sqrt(9 * 6 * 94 * 91))
+    assert measures(np.array([[3, 0], [2, 0]]))["matthews"] == 0
+
+
+def test_a_warm_up_below_one_is_a_share_of_all_steps() -> None:
+    share, steps = (Train(steps=1000, rate=1.0, schedule="linear", warmup=warm) for warm in (0.1, 100))
+    assert [rate_at(step, share) for step in (1, 50, 100, 500)] == [rate_at(step, steps) for step in (1, 50, 100, 500)]
+    assert rate_at(1, Train(steps=100, rate=1.0, schedule="linear", warmup=0.002)) == 1.0
+
+
+# -- published heads
+
+
+@pytest.mark.parametrize("system", ["gpt1", "gpt2"])
+def test_published_classifiers_are_read_and_written(system: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = published(transformers, system)
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = load(tmp_path / "theirs")
+    assert model.task.name == "classify" and model.identity.labels == ("no", "yes", "perhaps") and not model.notes
+    x = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 22, 22], [1, 2, 22, 22, 22]])
+    lengths = torch.tensor([5, 3, 2])
+    logits, right = model.logits(x, mask=lengths), theirs(x).logits
+    near(logits, right)
+    near(model.logits(x, mask=torch.arange(5) < lengths[:, None]), right)
+    labels = torch.tensor([2, 0, 1])
+    cost = torch.nn.functional.cross_entropy
+    ours, grads = gradients(model, cost(logits, labels)), gradients(theirs, cost(right, labels))
+    grads, _ = model.identity.system.names.read(grads, model.weights())
+    assert len(ours) == len(grads)
+    for name, gradient in grads.items():
+        near(ours[name if name.startswith("head.") else f"body.{name}"], gradient, 1e-11)
+    regard.save(model, tmp_path / "ours")
+    kind = type(theirs)
+    back = kind.from_pretrained(tmp_path / "ours", dtype=torch.float64).eval()
+    assert back.config.id2label == {0: "no", 1: "yes", 2: "perhaps"}
+    near(back(x).logits, right)
+
+
+def published(transformers: Any, system: str) -> Any:
+    """A classifier of theirs with noise in all its weights."""
+    named = {"num_labels": 3, "id2label": {0: "no", 1: "yes", 2: "perhaps"}, "pad_token_id": 22}
+    sizes = {"vocab_size": 23, "n_positions": 16, "n_embd": 12, "n_layer": 2, "n_head": 3}
+    if system == "gpt2":
+        config = transformers.GPT2Config(**sizes, n_inner=20, bos_token_id=22, eos_token_id=22, **named)
+        model = transformers.GPT2ForSequenceClassification(config)
+    else:
+        config = transformers.OpenAIGPTConfig(**sizes, afn="gelu", **named)
+        model = transformers.OpenAIGPTForSequenceClassification(config)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.5)
+    return model.double().eval()
+
+
+def alike(ours: Any, theirs: Any, asked: Any) -> bool:
+    """Sums may be made in another order, where weights lie otherwise."""
+    a, b = ours.answer(asked), theirs.answer(asked)
+    return a.value == b.value and np.allclose(a.scores, b.scores, rtol=1e-12)
+
+
+def test_classes_without_names_have_those_that_are_meant(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = published(transformers, "gpt2")
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("id2label"), config.pop("label2id", None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path).identity.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tmp_path: Path) -> None:
+    model = headed("classify", labels=LABELS)
+    model.save(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["architectures"] == [
+        "GPT2ForSequenceClassification"
+    ]
+    again = load(tmp_path / "run")
+    assert alike(again, model, "abc") and not again.notes
+    plain = load(tmp_path / "run", task="language")
+    assert plain.notes == ["left out, as it belongs to another task: score.weight"] and plain.head is None
+    near(plain.logits(torch.tensor([[1, 2]])), model.body.read(model.states(torch.tensor([[1, 2]])).sequence))
+    other = load(tmp_path / "run", task="choose")
+    assert other.notes[1] == "new, and has learnt nothing yet: a matrix of 1 x 12" and other.fresh
+    assert other.head.choice.weight.dtype == torch.float64
+    plain.save(tmp_path / "language")
+    bare = load(tmp_path / "language", task="classify")
+    assert bare.notes == ["it has no classes yet, and no head for them"]
+    with pytest.raises(RegardError, match=r"has not learnt to classify.*regard train classify"):
+        bare.answer("abc")
+
+
+def test_both_orders_cannot_be_said_in_the_published_layout(tmp_path: Path) -> None:
+    model = headed("classify", labels=LABELS, pair="symmetric")
+    with pytest.raises(WeightsError, match="in one order"):
+        regard.save(model, tmp_path / "no")
+    model.save(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "regard"
+    again = load(tmp_path / "run")
+    assert again.identity.pair == "symmetric" and alike(again, model, ("abc", "d"))
+    assert load(tmp_path / "run", task="language").notes == [
+        "left out, as it belongs to another task: head.classes.weight"
+    ]
+
+
+def test_a_head_that_is_missing_is_no_new_one(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    headed("classify", labels=LABELS).save(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.pop("score.weight")
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(WeightsError, match=r"missing: head\.classes\.weight"):
+        load(tmp_path)
+
+
+# -- runs
+
+GOOD, BAD = ("great", "lovely", "fine", "superb"), ("awful", "dull", "poor", "bleak")
+REST = ("the", "film", "story", "it", "was", "and", "quite", "a")
+
+
+def sentences(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    chance, found = random.Random(seed), []
+    for number in range(count):
+        words = [chance.choice(REST) for _ in range(chance.randint(2, 5))]
+        words.insert(chance.randrange(len(words) + 1), chance.choice(BAD if number % 2 else GOOD))
+        found.append((" ".join(words), "bad" if number % 2 else "good"))
+    return found
+
+
+def write(path: Path, samples: list[tuple[str, ...]], header: str = "sentence\tlabel") -> Path:
+    path.write_text("\n".join([header, *("\t".join(sample) for sample in samples)]) + "\n")
+    return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_curves() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.runs.folder.curves", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classify")
+    write(folder / "labels.tsv", sentences(80))
+    (folder / "text.txt").write_text("".join(f"{text}.\n" for text, _ in sentences(150, 1)))
+    train("language", folder / "text.txt", folder / "lm", *SMALL, "train.steps=20", "train.every=20", "train.tokens=256",
+          model="gpt2-mini", valid=str(folder / "text.txt"))  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(place: Path) -> str:
+    return train("classify", place / "labels.tsv", place / "run", *QUICK, "train.passes=12", model=str(place / "lm"))
+
+
+def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
+    assert (
+        "  3 new tokens, one new matrix of 2 x 16" in tuned
+        and "64 texts to train on, 16 to validate, 293 tokens" in tuned
+    )
+    model = load(place / "run")
+    assert [a.value for a in model.answer(["a superb story", "it was dull"])] == ["good", "bad"]
+    known = facts(place / "run")
+    assert known["labels"] == ["bad", "good"] and known["settings"]["train"]["auxiliary"] == 0.5
+    assert known["settings"]["train"]["schedule"] == "linear" and known["scores"]["accuracy"] == 100
+    card = (place / "run" / "README.md").read_text()
+    assert "| good |" in card and "confusion.png" in card and (place / "run" / "confusion.png").exists()
+    assert "explain" not in card
+
+
+def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(place: Path, tuned: str) -> None:
+    found = evaluate(place / "run")
+    assert found.scores["accuracy"] == facts(place / "run")["scores"]["accuracy"] and "confusion" in found.scores
+    other = write(place / "more.tsv", [*sentences(6, 5), ("it was so", "middling")])
+    with pytest.raises(DataError, match=r"more.tsv, line 8: .* the label 'middling' \(1 times\)"):
+        evaluate(place / "run", [str(other)])
+    said: list[str] = []
+    evaluate(
+        place / "run", [str(write(place / "long.tsv", [("fine " * 99, "good"), *sentences(3, 6)]))], say=said.append
+    )
+    assert "  1 texts are longer than 48 tokens: cut in their middle" in said
+
+
+def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
+    before, after = load(place / "lm"), load(place / "run")
+    fresh = regard.model.assemble(replace(after.identity), after.text)
+    rows_before, made = before.config.vocabulary, fresh.body.tokens.table.weight[-3:].clone()
+    said = start_from(fresh, place / "lm", {})
+    assert said == ["3 new tokens, one new matrix of 2 x 16"]
+    ours, theirs = fresh.body.state_dict(), before.body.state_dict()
+    for name, tensor in theirs.items():
+        assert torch.equal(ours[name][: len(tensor)], tensor), name
+    assert len(ours["tokens.table.weight"]) == rows_before + 3 and torch.equal(ours["tokens.table.weight"][-3:], made)
+    assert after.text.id_of(MARKS[0]) == rows_before
+    assert start_from(fresh, place / "run", {}) == [] and torch.equal(
+        fresh.head.classes.weight, after.head.classes.weight
+    )
+    named = regard.model.assemble(replace(after.identity, labels=("good", "bad")), after.text)
+    assert start_from(named, place / "run", {}) == [
+        "left out, as it has other classes: the head for bad, good", "one new matrix of 2 x 16",
+    ]  # fmt: skip
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(place: Path, tmp_path: Path) -> None:
+    short = (*QUICK, "train.steps=12", "train.passes=0", "train.every=4", "train.last=2")
+    data, start = place / "labels.tsv", str(place / "lm")
+    said = train("classify", data, tmp_path / "whole", *short, model=start)
+    assert "the mean of the last 2 checkpoints has accuracy" in said
+    with stopped_in(6):
+        train("classify", data, tmp_path / "run", *short, model=start)
+    train("classify", (), tmp_path / "run", resume=True)
+    same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "run" / "model.safetensors")
+    assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
+
+
+def test_pairs_are_learnt_in_either_way_from_nothing(tmp_path: Path) -> None:
+    words = [*GOOD, *BAD]
+    pairs = [(a, b, "same" if (a in GOOD) == (b in GOOD) else "other") for a in words for b in words]
+    path = write(tmp_path / "pairs.tsv", pairs, "text\tpair\tlabel")
+    settings = (*SMALL, *QUICK, "train.steps=4", "train.passes=0", "data.pair=symmetric")
+    said = train("classify", path, tmp_path / "run", *settings, model="gpt2-mini")
+    assert "new tokens" not in said
+    model = load(tmp_path / "run")
+    assert model.identity.pair == "symmetric" and facts(tmp_path / "run")["pair"] == "symmetric"
+    assert model.answer("fine\tpoor").value in ("same", "other")
+    near(*(torch.tensor(model.answer(pair).scores) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
+    scores = evaluate(tmp_path / "run").scores
+    assert scores["accuracy"] == facts(tmp_path / "run")["scores"]["accuracy"]
+
+
+def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", [*sentences(30), ("fine " * 99, "good")])
+    settings = (*QUICK, "train.steps=2", "train.passes=0")
+    said = train(
+        "classify", path, tmp_path / "run", *settings, model=str(place / "lm"), valid=str(place / "labels.tsv")
+    )
+    place_of = f"the first at {path}, line 32"
+    assert (
+        f"1 training texts have more than 48 tokens on a side (model.length) and are cut in their middle, {place_of}"
+        in said
+    )
+    assert "31 texts to train on" in said
