@@ -236,3 +236,120 @@ def test_the_fused_loss_is_compiled_and_recorded(compiled: bool) -> None:
         labels[0] = IGNORE
     graph.replay()
     agree(result, exactly(tokens, x, labels, 1 / float((labels != IGNORE).sum())))
+
+
+# -- a decoding step in few launches
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+EARLY = [False, True] if HOPPER else [False]
+LOW = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
+
+def random(*shape: int, dtype: torch.dtype, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator("cuda").manual_seed(seed), device="cuda").to(dtype)
+
+
+@pytest.mark.parametrize("early", EARLY)
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize(
+    ("sizes", "band"),
+    [((1, 12, 1024, 64), 0), ((64, 12, 300, 64), 0), ((3, 2, 700, 80), 128), ((9, 4, 65, 128), 7), ((2, 1, 40, 16), 0)],
+)
+def test_a_recorded_step_of_attention_is_the_plain_rule_at_every_place(
+    sizes: tuple[int, int, int, int], band: int, dtype: torch.dtype, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.nn import onestep
+
+    monkeypatch.setattr(onestep, "EARLY", early)
+    (B, H, room, d), columns = sizes, torch.arange(sizes[2], device="cuda")
+    at = torch.randint(0, room - 8, (B,), generator=torch.Generator().manual_seed(1)).cuda()
+    at[0] = room - 8
+    beyond = (columns >= at[:, None])[:, None, :, None]
+    k, v = (random(*sizes, dtype=dtype, seed=seed).masked_fill(beyond, torch.nan) for seed in (1, 2))
+    qkv, counts = random(B, 3 * H * d + 11, dtype=dtype)[:, 8:-3], onestep.counters(k)
+
+    def work() -> torch.Tensor:
+        out = onestep.step_attention(qkv, k, v, at, d**-0.5, band, counts)
+        at.add_(1)
+        return out
+
+    with torch.inference_mode():
+        graph, ours = record(work, k.device)
+    for _ in range(5):
+        qkv.normal_()
+        rows, now = torch.arange(B, device="cuda"), at.clone()
+        q, key, value = qkv.reshape(B, 3, H, d).unbind(1)
+        keys, values = k.clone(), v.clone()
+        keys[rows, :, now], values[rows, :, now] = key, value
+        graph.replay()
+        for kept, right in ((k, keys), (v, values)):
+            assert torch.equal(kept.nan_to_num(7), right.nan_to_num(7))
+        may = (columns <= now[:, None]) & (columns > now[:, None] - (band or room))
+        exact = [x.nan_to_num().double() for x in (q[:, :, None], keys, values)]
+        wanted, _ = kernels.plain(exact[0], exact[1], exact[2], may[:, None, None], d**-0.5)
+        assert (ours.double() - wanted.flatten(1)).norm() <= LOW[dtype] * wanted.norm()
+        assert not counts.any()
+
+
+@pytest.mark.parametrize("early", EARLY)
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("sizes", [(1, 2304, 768), (2, 768, 3072), (3, 1001, 100), (8, 4800, 1600), (1, 50257, 768)])
+def test_a_linear_layer_of_few_rows_is_the_operators_around_it(
+    sizes: tuple[int, int, int], dtype: torch.dtype, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.nn import few
+
+    monkeypatch.setattr(few, "EARLY", early)
+    (M, N, K), F = sizes, torch.nn.functional
+    x, weight = random(M, K + 8, dtype=dtype)[:, 8:], random(N, K, dtype=dtype) / K**0.5
+    bias, more, gain, offset = (random(*shape, dtype=dtype, seed=3) for shape in ((N,), (M, N), (K,), (K,)))
+    forms: list[tuple[few.Activation, torch.Tensor | None, torch.Tensor | None, bool]] = [
+        ("", None, None, False), ("", bias, more, False), ("relu", bias, None, True), ("gelu", None, more, True),
+        ("gelu_tanh", bias, more, True),
+    ]  # fmt: skip
+    for activation, b, r, normed in forms:
+        ours = few.few_linear(x, weight, b, activation, r, (gain, offset, 1e-5) if normed else None)
+        row = F.layer_norm(x.double(), (K,), gain.double(), offset.double()) if normed else x.double()
+        right = F.linear(row, weight.double(), None if b is None else b.double())
+        right = right.relu() if activation == "relu" else right
+        if activation.startswith("gelu"):
+            right = F.gelu(right, approximate="tanh" if activation == "gelu_tanh" else "none")
+        right = right if r is None else right + r.double()
+        assert ours.dtype == dtype and (ours.double() - right).norm() <= LOW[dtype] * right.norm()
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a GPU whose kernels can begin early")
+def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.nn import few, onestep
+
+    B, H, d, room, D = 1, 12, 64, 512, 768
+    past, x = random(6, 2, B, H, room, d, dtype=torch.bfloat16), random(B, D, dtype=torch.bfloat16)
+    at, kept = torch.zeros(B, dtype=torch.long).cuda(), past.clone()
+    counts = onestep.counters(kept[0, 0])
+    wide, back = (random(*shape, dtype=torch.bfloat16) / D**0.5 for shape in ((3 * D, D), (D, D)))
+    norm = random(D, dtype=torch.bfloat16), random(D, dtype=torch.bfloat16), 1e-5
+
+    def work() -> torch.Tensor:
+        now = x
+        for k, v in kept:
+            mixed = onestep.step_attention(few.few_linear(now, wide, norm=norm), k, v, at, d**-0.5, 0, counts)
+            now = few.few_linear(mixed, back, residual=now)
+        at.add_(1)
+        return now
+
+    def seen(early: bool) -> torch.Tensor:
+        for module in (few, onestep):
+            monkeypatch.setattr(module, "EARLY", early)
+        with torch.inference_mode():
+            graph, out = record(work, x.device)
+        kept.copy_(past)
+        found = []
+        for step in range(50):
+            at.fill_(7 * step)
+            x.copy_(random(B, D, dtype=torch.bfloat16, seed=step))
+            graph.replay()
+            found.append(out.clone())
+        return torch.stack(found)
+
+    right = seen(False)
+    assert torch.equal(seen(True), right)

@@ -88,8 +88,85 @@ for V, P in ((3, 128), (128, 128), (300, 384), (601, 640)):
             assert logits[5:, :V].isnan().all()  # no token: said as NaN
 """
 
+STEP = """
+import torch
+from regard.nn import onestep
+from regard.nn.kernels import plain
 
-@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY])
+def right(qkv, k, v, at, scale, band):
+    (B, H, room, d), rows = k.shape, torch.arange(len(at))
+    q, key, value = qkv.reshape(B, 3, H, d).unbind(1)
+    k[rows, :, at], v[rows, :, at] = key, value
+    columns = torch.arange(room)
+    may = (columns <= at[:, None]) & (columns > at[:, None] - (band or room))
+    return plain(q[:, :, None], k.nan_to_num(), v.nan_to_num(), may[:, None, None], scale)[0].flatten(1)
+
+torch.manual_seed(0)
+onestep.TILE = 128
+shares = set()
+for heads, d, programs in ((2, 16, 1), (1, 80, 1), (2, 16, 512), (1, 20, 9), (3, 32, 512)):
+    onestep.PROGRAMS = programs
+    for band in (0, 1, 5, 100):
+        room, at = 37, torch.tensor([0, 3, 36, 17])
+        beyond = (torch.arange(room) >= at[:, None])[:, None, :, None]
+        k, v = (torch.randn(4, heads, room, d).masked_fill(beyond, torch.nan) for _ in range(2))
+        qkv, counts = torch.randn(4, 3 * heads * d + 5)[:, 2:-3], onestep.counters(k)
+        copies = k.clone(), v.clone()
+        wanted = right(qkv, *copies, at, 0.3, band)
+        for _ in range(2):  # the second step finds the counts as the first did
+            ours = onestep.step(qkv, k, v, at, counts, 0.3, band)
+            assert (ours - wanted).abs().max() < 1e-5 and not counts.any(), (heads, d, programs, band)
+        assert all(torch.equal(x.nan_to_num(7), y.nan_to_num(7)) for x, y in zip((k, v), copies, strict=True))
+        shares.add(onestep.splits(k))
+assert shares == {1, 2, 4, 8}, shares
+
+# a row beyond the room harms nothing: it looks at what there is, and writes nothing
+k, v, qkv = torch.randn(2, 2, 8, 16), torch.randn(2, 2, 8, 16), torch.randn(2, 96)
+copies = k.clone(), v.clone()
+assert onestep.step(qkv, k, v, torch.tensor([8, -1]), onestep.counters(k), 0.3, 0).isfinite().all()
+assert torch.equal(k, copies[0]) and torch.equal(v, copies[1])
+
+low = [x.to(torch.bfloat16) for x in (qkv, k, v)]
+at = torch.tensor([5, 7])
+ours = onestep.step(*low, at, onestep.counters(k), 0.3, 0).float()
+assert (ours - right(*(x.float() for x in low), at, 0.3, 0)).abs().max() < 0.02
+"""
+
+FEW = """
+import itertools
+import torch
+from torch.nn import functional as F
+from regard.nn import few
+
+forms = {"": lambda x: x, "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+
+def check(M, N, K, bias, residual, norm, activation, dtype=torch.float32):
+    x, r = torch.randn(M, K + 3)[:, 1:-2] + 1, torch.randn(M, N + 2)[:, :-2]
+    w, b, g, o = torch.randn(N, K + 4)[:, 4:] / K**0.5, torch.randn(N), torch.randn(K), torch.randn(K)
+    x, r, w, b, g, o = (tensor.to(dtype) for tensor in (x, r, w, b, g, o))
+    around = b if bias else None, activation, r if residual else None
+    ours = few.linear(x, w, *around, *((g, o, 1e-2) if norm else (None, None, 0.0))).float()
+    x, r, w, b, g, o = (tensor.float() for tensor in (x, r, w, b, g, o))
+    right = forms[activation](F.linear(F.layer_norm(x, (K,), g, o, 1e-2) if norm else x, w, b if bias else None))
+    right = right + r if residual else right
+    assert (ours - right).abs().max() < (2e-5 if dtype == torch.float32 else 0.05), (M, N, K, around, norm)
+
+torch.manual_seed(0)
+tiles = set()
+for few.REACH, few.TOGETHER in ((256, 1024), (16, 4)):
+    for i, options in enumerate(itertools.product((False, True), repeat=3)):
+        check((1, 3, 8)[i % 3], 13, (40, 64)[i % 2], *options, "")
+    for activation in forms:
+        check(2, 9, 50, True, True, True, activation)
+    check(1, 5, 130, True, True, True, "gelu", torch.bfloat16)
+    tiles |= {few.tile(2, 9, 50), few.tile(1, 5, 130), few.tile(8, 13, 64)}
+assert tiles == {(1, 1), (2, 1), (4, 4)}, tiles
+few.MEASURED[1, 5, 130] = (2, 4)
+check(1, 5, 130, True, True, True, "gelu")
+"""
+
+
+@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY, STEP, FEW])
 def test_a_kernel_says_what_the_formula_says(program: str) -> None:
     # in a process of its own: the interpreter is chosen when Triton is imported
     source = str(Path(__file__).parents[1] / "src")

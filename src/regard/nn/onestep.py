@@ -1,0 +1,186 @@
+"""Self-attention of one decoding step on CUDA: one query a row, a memory of constant size, each row at its own place.
+
+A step writes its key and value into the memory and looks at what the row has so far, and only that is read: how far
+a program loops stands in memory, no shape depends on it, so that a recorded step serves every length. A step of few rows
+has too few programs to fill a GPU; there several share a past, and the last to finish joins what they found. Imported only
+where Triton is.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra import cuda
+
+HEAD_WIDTH = 128
+"""numbers of a head, at most"""
+TILE = 4096
+"""numbers of the keys that a program reads at once: 64 columns of a head of 64"""
+WARPS = 4
+PROGRAMS = 512
+"""fewer than this many rows and heads share their pasts among several programs, up to about this many"""
+SPLITS = 32
+"""programs of one past, at most"""
+EARLY = False
+"""Whether a program may be placed on the chip before the kernel in front has ended, and waits there (Hopper on)."""
+
+_LOWEST = tl.constexpr(-3.0e38)  # not -inf: what has seen nothing is compared too
+
+
+@triton.jit
+def _past(query, k, v, first, end, part, parts, k_column, v_column, width: tl.constexpr, padded: tl.constexpr,
+          block: tl.constexpr):  # fmt: skip
+    """Every `parts`-th tile of the columns first … end - 1, from the `part`-th on.
+
+    Each place of a tile keeps a softmax of its own over the columns that pass it (their highest score, sum of weights and
+    sum of values), so that nothing goes from warp to warp before the end."""
+    dims = tl.arange(0, padded)
+    highest = tl.full((block,), _LOWEST, tl.float32)
+    total = tl.zeros((block,), tl.float32)
+    mixed = tl.zeros((block, padded), tl.float32)
+    start = first + part * block
+    while start < end:
+        columns = start + tl.arange(0, block)
+        there = (columns < end)[:, None] & (dims < width)[None, :]
+        key = tl.load(k + columns[:, None] * k_column + dims[None, :], mask=there, other=0.0)
+        value = tl.load(v + columns[:, None] * v_column + dims[None, :], mask=there, other=0.0)
+        score = tl.where(columns < end, tl.sum(key.to(tl.float32) * query[None, :], 1), float("-inf"))
+        now = tl.maximum(highest, score)
+        before, weight = tl.exp2(highest - now), tl.exp2(score - now)
+        total = total * before + weight
+        mixed = mixed * before[:, None] + value.to(tl.float32) * weight[:, None]
+        highest = now
+        start += parts * block
+    return highest, total, mixed
+
+
+@triton.jit
+def _join(place, used, out, shared, width: tl.constexpr, padded: tl.constexpr, splits: tl.constexpr):
+    """What the programs of one past found, in their order, whoever comes last."""
+    parts, dims = tl.arange(0, splits), tl.arange(0, padded)
+    found = shared + (place * splits + parts) * (width + 2)
+    there = parts < used
+    highest = tl.load(found + width, mask=there, other=_LOWEST, cache_modifier=".cg")
+    total = tl.load(found + width + 1, mask=there, other=0.0, cache_modifier=".cg")
+    both = there[:, None] & (dims < width)[None, :]
+    mixed = tl.load(found[:, None] + dims[None, :], mask=both, other=0.0, cache_modifier=".cg")
+    share = tl.exp2(highest - tl.max(highest, 0))
+    result = tl.sum(mixed * share[:, None], 0) / tl.sum(total * share, 0)
+    tl.store(out + place * width + dims, result.to(out.dtype.element_ty), mask=dims < width)
+
+
+@triton.jit
+def _step(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_row, k_head, k_column, v_row, v_head, v_column,
+          scale, band, width: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, splits: tl.constexpr,
+          early: tl.constexpr):  # fmt: skip
+    if early:
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
+    place, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, head = place // heads, place % heads
+    now = tl.load(at + row).to(tl.int32)
+    first = tl.where(band > 0, tl.maximum(now - band + 1, 0), 0)
+    end = tl.minimum(now, room)
+    used = tl.minimum(tl.maximum(tl.cdiv(end - first, block), 1), splits)
+    if part < used:
+        dims = tl.arange(0, padded)
+        there = dims < width
+        own = qkv + row * row_step + head * width + dims
+        k += row * k_row + head * k_head
+        v += row * v_row + head * v_head
+        query = tl.load(own, mask=there, other=0.0).to(tl.float32) * scale
+        key = tl.load(own + heads * width, mask=there, other=0.0).to(k.dtype.element_ty)
+        value = tl.load(own + 2 * heads * width, mask=there, other=0.0).to(v.dtype.element_ty)
+        highs, totals, mixtures = _past(query, k, v, first, end, part, used, k_column, v_column, width, padded, block)
+        # the step's own column is the first program's, which writes it and does not read it back
+        if (part == 0) & (now >= 0) & (now < room):
+            tl.store(k + now * k_column + dims, key, mask=there)
+            tl.store(v + now * v_column + dims, value, mask=there)
+        score = tl.where(part == 0, tl.sum(query * key.to(tl.float32), 0), _LOWEST)
+        highest = tl.maximum(tl.max(highs, 0), score)
+        share, weight = tl.exp2(highs - highest), tl.exp2(score - highest)
+        total = tl.sum(totals * share, 0) + weight
+        mixed = tl.sum(mixtures * share[:, None], 0) + weight * value.to(tl.float32)
+        if used == 1:
+            tl.store(out + place * width + dims, (mixed / total).to(out.dtype.element_ty), mask=there)
+        else:
+            found = shared + (place * splits + part) * (width + 2)
+            tl.store(found + dims, mixed, mask=there)
+            tl.store(found + width, highest)
+            tl.store(found + width + 1, total)
+            tl.debug_barrier()  # all threads have written before one of them says so
+            if tl.atomic_add(counts + place, 1, sem="acq_rel") == used - 1:
+                tl.store(counts + place, 0)  # as the next step wants it
+                _join(place, used, out, shared, width, padded, splits)
+
+
+def splits(k: Tensor) -> int:
+    """How many programs share one past: by sizes alone, before any length is known."""
+    B, H, room, d = k.shape
+    wanted = min(PROGRAMS // max(B * H, 1), triton.cdiv(room, _columns(d)), SPLITS)
+    return 1 << (max(wanted, 1).bit_length() - 1)
+
+
+def _padded(d: int) -> int:
+    return max(16, triton.next_power_of_2(d))
+
+
+def _columns(d: int) -> int:
+    return TILE // _padded(d)
+
+
+def step(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale: float, band: int) -> Tensor:
+    (B, H, room, d), parts = k.shape, splits(k)
+    out = qkv.new_empty(B, H * d)
+    shared = torch.empty(B * H * parts * (d + 2) if parts > 1 else 0, device=k.device, dtype=torch.float32)
+    steps = (qkv.stride(0), *k.stride()[:3], *v.stride()[:3])
+    sizes = {"width": d, "padded": _padded(d), "block": _columns(d), "splits": parts, "early": EARLY}
+    how = {"num_warps": WARPS, **({"launch_pdl": True} if EARLY else {})}
+    numbers = (H, room, *steps, scale / math.log(2), band)  # weights are powers of 2
+    with torch.cuda.device(k.device) if k.is_cuda else nullcontext():  # Triton launches on the current one
+        _step[(B * H, parts)](qkv, k, v, at, out, shared, counts, *numbers, **sizes, **how)
+    return out
+
+
+_op = torch.library.custom_op(
+    "regard::step_attention", step, mutates_args=("k", "v", "counts"), device_types="cuda",
+    schema="(Tensor qkv, Tensor(a!) k, Tensor(b!) v, Tensor at, Tensor(c!) counts, float scale, SymInt band) -> Tensor",
+)  # fmt: skip
+
+
+@_op.register_fake
+def _(qkv: Tensor, k: Tensor, *_: object) -> Tensor:
+    return qkv.new_empty(k.shape[0], k.shape[1] * k.shape[3])
+
+
+def serves(qkv: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether these are on a device, of a dtype and lie in a way that the kernel can read."""
+    kind = qkv.dtype == k.dtype == v.dtype and k.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return k.is_cuda and kind and k.shape[-1] <= HEAD_WIDTH and qkv.stride(-1) == k.stride(-1) == v.stride(-1) == 1
+
+
+def counters(k: Tensor) -> Tensor:
+    """A zero for each row and head, which a step leaves as it found it: all that follow each other may share them."""
+    return torch.zeros(k.shape[0] * k.shape[1], device=k.device, dtype=torch.int32)
+
+
+def step_attention(
+    qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, scale: float, band: int = 0, counts: Tensor | None = None
+) -> Tensor:
+    """qkv (B, 3 · H · d), k and v (B, H, room, d), at (B,): what each row's query makes of its past (B, H · d).
+
+    This step's key and value go into column `at` of k and v; the query looks at columns up to it, `band` of them (0: all).
+    A row beyond the room writes nothing. `counts`: the caller's `counters`; else they are made, which is one launch."""
+    if counts is None:
+        counts = counters(k) if splits(k) > 1 else torch.empty(0, device=k.device, dtype=torch.int32)
+    elif counts.numel() < k.shape[0] * k.shape[1]:
+        raise ValueError(f"{counts.numel()} counts are too few for {k.shape[0]} rows of {k.shape[1]} heads")
+    result: Tensor = _op(qkv, k, v, at, counts, scale, band)
+    return result
