@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from regard.data.pairs import Pair
 from regard.data.plan import Packs
+from regard.data.texts import Passage
 from regard.model import Identity, Model, assemble
-from regard.systems import SYSTEMS, transformer
+from regard.systems import SYSTEMS, decoder, gpt1, gpt2, gpt3, transformer
 from regard.tasks import TASKS
+from regard.tasks.language import documents
 from regard.waists import Batch
 
 torch.set_num_threads(1)  # for tensors as small as these, threads only wait for each other
@@ -48,6 +50,13 @@ def _some_pairs(lengths: list[tuple[int, int]], vocabulary: int) -> list[Pair]:
     )
 
 
+def _some_texts(lengths: list[int], vocabulary: int) -> list[Passage]:
+    random = np.random.default_rng(6)
+    return [Passage(" ".join(map(str, random.integers(0, vocabulary, n))), "", 0, True) for n in lengths]
+
+
+SIZES: dict[str, Any] = {"width": 12, "depth": 3, "heads": 3, "hidden": 20, "vocabulary": 23, "length": 16, "end": 22}
+TEXTS = _some_texts([6, 0, 2, 7, 3], 22)
 TINY: dict[str, Tiny] = {
     "transformer": Tiny(
         transformer.Config(width=12, depth=2, decoder_depth=3, heads=3, hidden=20, vocabulary=23, length=40),
@@ -60,6 +69,10 @@ TINY: dict[str, Tiny] = {
             "unscaled": {"scaled": False, "activation": "gelu", "depth": 1, "pad": 5, "start": 0, "end": 7},
         },
     ),
+    "decoder": Tiny(decoder.Config(**SIZES), TEXTS, {"halves": {"positions": "halves", "activation": "gelu"}}),
+    "gpt1": Tiny(gpt1.Config(**{**SIZES, "hidden": 48}), TEXTS, {"narrow": {"hidden": 20}}),
+    "gpt2": Tiny(gpt2.Config(**SIZES), TEXTS, {"another eps": {"eps": 1e-2, "depth": 1}}),
+    "gpt3": Tiny(gpt3.Config(**SIZES, band=3, dropout=0.1), TEXTS, {"dense": {"band": 0}}),
 }
 
 
@@ -89,9 +102,13 @@ def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) 
 def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packed: bool = False) -> Batch:
     """The samples as the model's task hands them over, all of them or these rows."""
     encoded = model.task.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
-    chosen = range(len(samples)) if rows is None else rows
+    chosen: Any = range(len(samples)) if rows is None else rows
+    lengths = model.task.lengths(encoded)
+    if model.task.name == "language":  # its rows are stretches of one stream
+        stretches = documents(encoded)
+        chosen, lengths = stretches[list(chosen)], stretches[:, 1] - stretches[:, 0]
     # a row with room to spare: what fills it up must change nothing
-    shape = Packs(model.task.lengths(encoded), 1024, 0).shape if packed else None
+    shape = Packs(lengths, 1024, 0).shape if packed else None
     return model.task.collate(encoded, chosen, model.config, shape)
 
 

@@ -155,5 +155,5 @@ def dense(rule: Rule, rows: int, heads: int, q: Tensor, k: Tensor) -> Tensor:
     """The rule written out: (B or 1, H or 1, Q, K). `q` is (Q,) or (B, Q); axes the rule does not use stay 1."""
     b = torch.arange(rows, device=q.device).view(-1, 1, 1, 1)
     h = torch.arange(heads, device=q.device).view(1, -1, 1, 1)
-    allowed = rule(b, h, q.view(-1, 1, q.shape[-1], 1), k.view(1, 1, 1, -1))
+    allowed = rule(b, h, (q if q.ndim == 2 else q[None])[:, None, :, None], k[None, None, None])
     return allowed.expand(*allowed.shape[:2], q.shape[-1], k.shape[-1])

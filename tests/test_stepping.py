@@ -1,0 +1,134 @@
+"""What holds for every listed system that generates: step by step it says what one pass says, whoever comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.model import Model
+from regard.systems import SYSTEMS
+from regard.waists import Batch
+from tiny import CASES, TINY, near, noise, tiny
+from tiny import collate as tiny_collate
+
+GENERATING = [(name, label) for name, label in CASES if hasattr(SYSTEMS[name].build(TINY[name].config), "step")]
+generating = pytest.mark.parametrize(("name", "label"), GENERATING)
+
+
+def collate(model: Model, name: str, rows: Any = None) -> Batch:
+    return tiny_collate(model, TINY[name].samples, rows)
+
+
+def reading(batch: Batch, ids: Tensor) -> Batch:
+    """The same batch with other tokens on the side that goes on."""
+    return Batch(ids) if batch.target is None else replace(batch, target=ids, labels=None)
+
+
+@generating
+def test_the_future_changes_nothing_that_was_said_before(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name)
+    right = model.body.read(model.body(batch).sequence)
+    for at in range(1, batch.prompt.shape[1]):
+        target = batch.prompt.clone()
+        target[:, at:] = (target[:, at:] + 1 + at % 7) % model.config.vocabulary
+        changed = model.body.read(model.body(reading(batch, target)).sequence)
+        assert torch.equal(changed[:, :at], right[:, :at])
+        assert not torch.equal(changed[:, at], right[:, at])
+
+
+def sources(model: Model, name: str, length: int) -> tuple[Batch, Tensor]:
+    """A batch whose rows have all the same number of tokens to read, and those."""
+    batch = collate(model, name, [0, 1, 3])
+    target = torch.randint(3, model.config.vocabulary, (3, length), generator=torch.Generator().manual_seed(9))
+    return reading(batch, target), target
+
+
+def steps(model: Model, state: Any, tokens: Tensor) -> Iterator[Tensor]:
+    for at in range(tokens.shape[1]):
+        yield model.body.step(tokens[:, at], state)
+
+
+@generating
+@pytest.mark.parametrize("prompt", [1, 2, 4])
+@pytest.mark.parametrize("room", [None, 7, 11])
+def test_step_by_step_says_what_one_pass_says(name: str, label: str, prompt: int, room: int | None) -> None:
+    model = tiny(name, label)
+    batch, target = sources(model, name, 7)
+    with torch.no_grad():
+        right = model.body.read(model.body(batch).sequence)
+        state = model.body.start(reading(batch, target[:, :prompt]), room)
+        ours = torch.stack(list(steps(model, state, target[:, prompt - 1 :])), 1)
+    near(ours, right[:, prompt - 1 :])
+
+
+@generating
+@pytest.mark.parametrize("prompt", [1, 3])
+@pytest.mark.parametrize("room", [None, 9])
+def test_kept_rows_go_on_from_their_own_past(name: str, label: str, prompt: int, room: int | None) -> None:
+    model = tiny(name, label)
+    batch, target = sources(model, name, 7)
+    with torch.no_grad():
+        state = model.body.start(reading(batch, target[:, :prompt]), room)
+        if prompt == 1:  # rows may be taken before anything was said
+            state.keep(torch.arange(3))
+        for _ in steps(model, state, target[:, prompt - 1 : 4]):
+            pass
+        rows = torch.tensor([2, 0, 2, 1])
+        state.keep(rows)
+        more = torch.tensor([[5, 6], [7, 8], [9, 10], [11, 12]])
+        ours = torch.stack(list(steps(model, state, more)), 1)
+        whole = torch.cat([target[rows, :4], more], 1)
+        chosen = reading(batch.rows(rows), whole)
+        right = model.body.read(model.body(chosen).sequence)
+        near(ours, right[:, 4:])
+        state.keep(torch.tensor([3]))
+        last = model.body.step(torch.tensor([13]), state)
+        longer = torch.cat([whole[3:], torch.tensor([[13]])], 1)
+        alone = reading(chosen.rows(torch.tensor([3])), longer)
+        near(last, model.body.read(model.body(alone).sequence)[:, -1])
+
+
+@generating
+@pytest.mark.parametrize("room", [None, 9])
+def test_reordered_rows_of_one_source_exchange_their_pasts(name: str, label: str, room: int | None) -> None:
+    model = tiny(name, label)
+    batch, target = sources(model, name, 7)
+    twice = torch.tensor([0, 0, 2, 2])
+    beams = noise(4, 7, seed=3).abs().mul(5).long() + 3
+    beams[:, 0] = target[twice, 0]
+    with torch.no_grad():
+        state = model.body.start(reading(batch, target[:, :1]), room)
+        state.keep(twice)
+        for _ in steps(model, state, beams[:, :3]):
+            pass
+        rows = torch.tensor([1, 0, 3, 3])
+        state.reorder(rows)
+        ours = torch.stack(list(steps(model, state, beams[:, 3:])), 1)
+        whole = torch.cat([beams[rows, :3], beams[:, 3:]], 1)
+        chosen = reading(batch.rows(twice), whole)
+        near(ours, model.body.read(model.body(chosen).sequence)[:, 3:])
+
+
+@generating
+@pytest.mark.parametrize("rooms", [(None, None), (9, 9), (12, 8)])
+def test_rows_that_join_say_what_they_say_alone(name: str, label: str, rooms: tuple[int | None, int | None]) -> None:
+    model = tiny(name, label)
+    batch, target = sources(model, name, 7)
+    first, second = batch.rows(torch.tensor([0])), batch.rows(torch.tensor([1, 2]))
+    if second.mask is not None and first.target is not None:  # sources of other widths, with a mask and without
+        first = replace(first, x=first.x[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
+    with torch.no_grad():
+        right = model.body.read(model.body(batch).sequence)
+        state = model.body.start(reading(first, target[:1, :3]), rooms[0])
+        near(torch.cat(list(steps(model, state, target[:1, 2:4]))), right[0, 2:4])
+        state.join(model.body.start(reading(second, target[1:, :2]), rooms[1]))
+        for number in range(3):
+            tokens = torch.cat([target[:1, 4 + number], target[1:, 1 + number]])
+            wanted = torch.cat([right[:1, 4 + number], right[1:, 1 + number]])
+            near(model.body.step(tokens, state), wanted)
