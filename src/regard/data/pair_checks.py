@@ -41,7 +41,7 @@ from regard.data.entries import expand, parallel
 from regard.data.findings import SHOWN, Finding, Lengths, Report, Severity
 from regard.data.languages import languages
 from regard.data.settings import Data
-from regard.data.survey import Advance, Survey, Tally
+from regard.data.survey import Advance, Survey, Surveyed, Tally
 
 MUCH = 0.1
 FEW = 1000
@@ -55,7 +55,10 @@ Numbers = NDArray[np.int64]
 Kinds = Mapping[str, tuple[str, str, Severity, bool]]
 """Of each kind of flaw what is said of it, what to do, how bad it is, and whether much of it is an error."""
 
-_SEEN: Kinds = {
+Leaks = tuple[tuple[str, str, Severity, str], ...]
+"""Of each kind of hash a word for programs, what is said of those that both sets have, how bad it is, and what to do."""
+
+SEEN: Kinds = {
     "unreadable": ("files that cannot be read to their end", "Training would stop there as well.", "error", False),
     "encoding": (
         "lines that are not UTF-8", "Convert the file with iconv from the encoding that it has, or remove them.", "error",
@@ -110,7 +113,7 @@ def files(survey: Survey) -> int:
 
 def seen(name: str, survey: Survey) -> Iterable[Finding]:
     """What was noted row by row."""
-    yield from tallied(name, survey.tallies, survey.rows, _SEEN)
+    yield from tallied(name, survey.tallies, survey.rows, SEEN)
     if copies := len(survey.copies):
         advice = "Names and numbers may be; sentences teach the model to copy instead of translating."
         yield Finding(
@@ -231,10 +234,10 @@ def _apart(sizes: Numbers) -> NDArray[np.bool_]:
     return far
 
 
-def leaks(train: Survey, held: Survey) -> Iterable[Finding]:
-    """What is validated on and trained on as well; each pair counts once, by the worst that is true of it."""
+def leaks(train: Surveyed, held: Surveyed, kinds: Leaks | None = None) -> Iterable[Finding]:
+    """What is validated on and trained on as well; each sample counts once, by the worst that is true of it."""
     left = np.arange(len(held))
-    for kind, (name, what, severity, advice) in enumerate(_LEAKS):
+    for kind, (name, what, severity, advice) in enumerate(_LEAKS if kinds is None else kinds):
         theirs, ours = held.hashes(kind), Sorted(train.hashes(kind))
         known = np.isin(theirs[left], ours.values)
         found, left = left[known], left[~known]
@@ -246,7 +249,7 @@ def leaks(train: Survey, held: Survey) -> Iterable[Finding]:
             )  # fmt: skip
 
 
-_LEAKS: tuple[tuple[str, str, Severity, str], ...] = (
+_LEAKS: Leaks = (
     ("leak", "pairs that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
     ("leak_source", "sources that are also trained on, with another target", "warning", "Better remove them from training."),
     (

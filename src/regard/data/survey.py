@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,17 @@ TURNED = -0.5
 samples of one language ±0.2"""
 BYTES_A_TOKEN = 4
 """of UTF-8, in byte-pair tokens: 3.4 to 4.8 were measured on English and German"""
+
+
+class Surveyed(Protocol):
+    """What was seen of one set of files, as far as two sets are compared."""
+
+    @property
+    def rows(self) -> int: ...
+    def __len__(self) -> int: ...
+    def hashes(self, kind: int) -> NDArray[np.uint64]: ...
+    def place(self, number: int, beside: int | None = None) -> str: ...
+    def places(self, numbers: Iterable[int], said: Mapping[int, str] | None = None) -> tuple[Place, ...]: ...
 
 
 class Tally:
