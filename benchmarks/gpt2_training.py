@@ -51,7 +51,7 @@ def peer(clock: Clock, model: Any, loss_of: Any, rows: int) -> dict[str, float]:
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
 
-    return {"tokens": rows * LENGTH, "seconds": clock.median(step)}
+    return {"tokens": rows * LENGTH, "seconds": clock.row(step)}
 
 
 def transformers(clock: Clock, rows: int) -> dict[str, float]:
@@ -87,7 +87,7 @@ def ours(clock: Clock, way: Way, rows: int) -> dict[str, float]:
 
     grains = map(grain, numbers(0, settings, World()))
     steps = loop(model, compute, grains, make_optimiser(model, settings), settings)
-    return {"tokens": rows * LENGTH, "seconds": clock.median(lambda: next(steps), warm=6)}
+    return {"tokens": rows * LENGTH, "seconds": clock.row(lambda: next(steps))}
 
 
 def main() -> None:

@@ -135,8 +135,9 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
     if origin is tuple:
         if not isinstance(value, str | list | tuple):
             raise _refused(name, value, hint)
-        parts = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        return tuple(coerce(part.strip() if isinstance(part, str) else part, arguments[0], name) for part in parts)
+        # what was written in one word is divided; a list is taken as it is
+        parts = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        return tuple(coerce(part, arguments[0], name) for part in parts)
     if origin is dict:
         return {str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in _entries(value, hint, name)}
     return _coerce_plain(value, hint, name)

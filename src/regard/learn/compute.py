@@ -92,8 +92,10 @@ class Compute:
             return self(batch, last)
 
     def clear(self) -> None:
-        """Gradients back to nothing, or to 0 where a recording holds on to their addresses."""
+        """Gradients back to nothing, or to 0 where a recording holds on to their addresses and adds to what is there."""
         if isinstance(self.run, Recorded):
+            if not self.run.adds:
+                return
             if given := [p.grad for p in self.parameters if p.grad is not None]:
                 torch._foreach_zero_(given)
         else:
@@ -133,6 +135,8 @@ class Recorded:
 
     def __init__(self, compute: Compute) -> None:
         self.compute = compute
+        self.adds = compute.settings.accumulate > 1
+        """to the gradients of the grains before; a step of one grain writes its gradients anew, which saves a pass over them"""
         self.graph: torch.cuda.CUDAGraph | None = None
         self.batch: Batch | None = None
         self.result: Result | None = None
@@ -146,11 +150,17 @@ class Recorded:
         assert self.result is not None
         return self.result
 
+    def _work(self, batch: Batch) -> Result:
+        if not self.adds:
+            for parameter in self.compute.parameters:
+                parameter.grad = None
+        return self.compute.gradients(batch)
+
     def _record(self, batch: Batch) -> Result:
         """The first grain of a step: it is computed plainly a few times, as recording asks for, and once as it counts."""
         self.batch = batch.to(self.compute.device)
         seed, batch = torch.initial_seed(), self.batch
-        self.graph, self.result = record(lambda: self.compute.gradients(batch), self.compute.device)
+        self.graph, self.result = record(lambda: self._work(batch), self.compute.device)
         self.compute.clear()
         torch.manual_seed(seed)
         self.graph.replay()

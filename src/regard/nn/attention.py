@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.nn import kernels
 from regard.nn.linear import Linear
-from regard.nn.memory import Memory
+from regard.nn.memory import Fixed, Memory
 from regard.nn.rules import Rule, Written
 from regard.waists import Look, Seen
 
@@ -100,11 +100,23 @@ class Attention(nn.Module):
             seen(weights)
         return result
 
+    def _band(self, x: Tensor, memory: Fixed, rule: Rule | None, where: Tensor | None) -> int | None:
+        """How far back one more token looks, where the kernel for that can be taken."""
+        if self.crossing or self.training or x.shape[1] != 1 or where is None or memory.columns is not None:
+            return None
+        if not kernels.steps_alone(memory.k) or memory.k is None or x.dtype != memory.k.dtype:
+            return None
+        return kernels.past_form(rule)
+
     def forward(
         self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
         memory: Memory | None = None, where: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
     ) -> Float[Tensor, "B Q D"]:  # fmt: skip
         """`where`: the positions of x in its row, when it does not start at 0 (with a memory)."""
+        if isinstance(memory, Fixed) and seen is None and (band := self._band(x, memory, rule, where)) is not None:
+            assert where is not None and memory.k is not None
+            scale = self.score.factor(memory.k.shape[-1])
+            return self.out(kernels.step(self.qkv(x)[:, 0], memory, where[:, 0], scale, band)[:, None])
         if self.crossing:
             q, where = self.query(x), None  # positions of x mean nothing among the keys of the context
         elif context is None:

@@ -17,6 +17,11 @@ from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
 from regard.nn.norm import Norm
 from regard.nn.rules import Rule
 
+try:  # comes with builds of torch for CUDA
+    from regard.nn import swift
+except ImportError:
+    swift = None  # type: ignore[assignment]
+
 Placement = Literal["pre", "post"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -51,7 +56,7 @@ class Feed(nn.Module):
     def __init__(self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
         self.up, self.down = Linear(width, hidden), Linear(hidden, width)
-        self.activation = ACTIVATIONS[activation]
+        self.kind, self.activation = activation, ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for layer in (self.up, self.down):
             nn.init.xavier_uniform_(layer.weight)
@@ -76,6 +81,10 @@ class Block(nn.Module):
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
         context_rule: Rule | None = None, memory: LayerMemory | None = None, where: Int[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
+        if swift is not None and memory is not None and where is not None:
+            band = swift.band_of(self, x, memory.attend, rule, where)
+            if band is not None:
+                return swift.step(self, x, memory.attend, where, band)  # type: ignore[arg-type]
         x = self.attend(x, rule=rule, memory=None if memory is None else memory.attend, where=where)
         if self.crosses:
             x = self.cross(x, context, rule=context_rule, memory=None if memory is None else memory.cross)

@@ -37,7 +37,11 @@ class DecoderOnly(nn.Module):
         """`known`: the positions 0, 1, … computed before."""
         x = self.tokens(ids)
         places = self.position(where).to(x.dtype) if known is None else known[where]
-        return self.dropout(x + places)
+        x = x + places
+        if x.is_cuda and torch.is_autocast_enabled("cuda"):
+            # what runs from block to block is of sixteen bits too: norms and sums are half the bytes
+            x = x.to(torch.get_autocast_dtype("cuda"))
+        return self.dropout(x)
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
         """The states over `batch.x`. Padding at the end of a row needs no mask: nobody who is asked looks ahead to it."""

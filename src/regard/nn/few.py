@@ -20,6 +20,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import cuda
 
+from regard.nn.onestep import overlaps
+
 Activation = Literal["", "gelu", "gelu_tanh", "relu"]
 
 ROWS = 8
@@ -39,8 +41,9 @@ SUMS = 16
 """numbers of the result that a program makes, at most: more do not fit into registers"""
 MEASURED: dict[tuple[int, int, int], tuple[int, int]] = {}
 """M, N, K: (rows of the weights of a program, warps), where something else than the rule of `tile` was found faster"""
-EARLY = False
-"""Whether programs may read their weights before the kernel in front, which makes x, has ended (Hopper on)."""
+EARLY = 8192
+"""rows of the weights, up to which programs may read theirs before the kernel in front, which makes x, has ended (Hopper on);
+many more would take its place on the chip"""
 
 
 @triton.jit
@@ -136,7 +139,8 @@ def linear(
     out = x.new_empty(M, N)
     steps = (x.stride(0), weight.stride(0), 0 if residual is None else residual.stride(0))
     sizes = {"K": K, "padded": triton.next_power_of_2(M), "block_n": rows, "block_k": REACH * warps}
-    how = {"early": EARLY, "num_warps": warps, **({"launch_pdl": True} if EARLY else {})}
+    early = N <= EARLY and overlaps(x.device)
+    how = {"early": early, "num_warps": warps, **({"launch_pdl": True} if early else {})}
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
         _few[(triton.cdiv(N, rows),)](
             x, weight, bias, residual, gain, offset, out, M, N, *steps, eps, **sizes, activation=activation, **how

@@ -5,6 +5,7 @@ The kernel is chosen by the form of the rule, the device and the dtype, never by
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from regard.nn.memory import Fixed
 from regard.nn.rules import Both, Causal, Packed, Rule, Window, Written, dense
 
 try:  # torch 2.11 has it; a build without it still runs everything else
@@ -25,10 +27,19 @@ try:  # comes with builds of torch for CUDA
 except ImportError:
     short = None  # type: ignore[assignment]
 
+try:
+    from regard.nn import onestep
+except ImportError:
+    onestep = None  # type: ignore[assignment]
+
 Kernel = Literal["plain", "stepped", "sdpa", "widened", "varlen", "short"]
 
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Not cuDNN's: it builds a plan for every new shape (half a second a step on natural lengths, seen on an H200)."""
+
+CUDNN_ROW = 512
+"""Rows of at least this many tokens, a multiple of 128 of them, are few shapes: there cuDNN's is taken where it may be. On an
+H200 it took 9.1 ms of a step of GPT-2 instead of 12.5."""
 
 SHORT_ROW, MIDDLE_ROW = 128, 384
 """bfloat16 on CPUs: up to SHORT_ROW keys plain products are fastest, up to MIDDLE_ROW the fused kernel in float32 (two
@@ -88,6 +99,31 @@ def packed_form(rule: Rule | None) -> tuple[Packed, tuple[int, int]] | None:
     return packed, (left, right)
 
 
+def past_form(rule: Rule | None) -> int | None:
+    """Causal, alone or joined with a window behind: how many keys it sees, its own included; 0 is all. Else None."""
+    causal, band = False, 0
+    for part in _conjuncts(rule):
+        if isinstance(part, Causal):
+            causal = True
+        elif isinstance(part, Window) and part.dilation == 1 and part.right == 0 and not band:
+            band = part.left + 1
+        else:
+            return None
+    return band if causal or band else None
+
+
+def step(qkv: Tensor, memory: Fixed, at: Tensor, scale: float, band: int) -> Tensor:
+    """(B, D) one more token a row: its key and value go into the memory, and it looks at what lies there up to itself."""
+    assert memory.k is not None and memory.v is not None
+    counts = memory.counters(onestep)
+    return onestep.step_attention(qkv, memory.k, memory.v, at, scale, band, counts)
+
+
+def steps_alone(k: Tensor | None) -> bool:
+    """Whether one query a row over such keys, in a memory of constant size, has a kernel that knows the rule by itself."""
+    return k is not None and onestep is not None and not torch.is_grad_enabled() and onestep.serves(k, k, k)
+
+
 def _conjuncts(rule: Rule | None) -> list[Rule]:
     if rule is None:
         return []
@@ -131,7 +167,7 @@ def stepped(q: Tensor, k: Tensor, v: Tensor, rule: Written | None, scale: float)
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:
     if isinstance(rule, Causal) and at is None and q.shape[-2] == k.shape[-2]:
-        with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
+        with sdpa_kernel(_fused(q, dropout)) if q.is_cuda else nullcontext():
             return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
     mask = allowed(q, k, rule, at)
     with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
@@ -140,6 +176,20 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, 
     if mask is not None and out.device.type != "cpu":
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     return out
+
+
+def _fused(q: Tensor, dropout: float) -> list[SDPBackend]:
+    """The kernels to choose from for causal rows."""
+    whole = q.shape[-2] >= CUDNN_ROW and q.shape[-2] % 128 == 0 and q.shape[-1] in (64, 128) and dropout == 0.0
+    if whole and q.dtype in (torch.float16, torch.bfloat16) and _hopper(q.device):
+        return [SDPBackend.CUDNN_ATTENTION]
+    return FUSED
+
+
+@functools.cache
+def _hopper(device: torch.device) -> bool:
+    capable = torch.cuda.get_device_capability(device) >= (9, 0)
+    return capable and torch.backends.cudnn.is_available() and torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
 
 
 def widened(

@@ -16,6 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
+try:  # comes with builds of torch for CUDA
+    from regard.nn import few
+except ImportError:
+    few = None  # type: ignore[assignment]
+
+FEW = 8
+"""Rows on CUDA up to which reading the weights once is all there is to do: nn/few.py."""
 ROWS = 256
 """More rows than this are as fast without, and need no copy of the weights."""
 SMALL = 2**15
@@ -44,7 +51,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.numel() // x.shape[-1]
         if rows <= ROWS and (weight.numel() > SMALL or rows > 64) and rows and _plain(weight):
             return _apply(x, _packed(weight, rows), bias, "none", [], "")
+    if few is not None and x.is_cuda and not torch.is_grad_enabled() and x.numel() <= FEW * x.shape[-1]:
+        row = x.reshape(-1, x.shape[-1])
+        if len(row) and not torch.is_autocast_enabled("cuda") and few.serves(row, weight):
+            return few.few_linear(row, weight, bias).view(*x.shape[:-1], -1)
+    if x.is_cuda and x.ndim == 2 and bias is None and not torch.is_grad_enabled() and _uneven(x, weight):
+        return _evenly(x, weight)
     return F.linear(x, weight, bias)
+
+
+def _uneven(x: Tensor, weight: Tensor) -> bool:
+    """A large vocabulary that is no multiple of 8: the matrix units want results that lie evenly."""
+    return len(weight) % 8 != 0 and weight.numel() > 2**22 and x.dtype == weight.dtype and x.element_size() == 2
+
+
+def _evenly(x: Tensor, weight: Tensor) -> Tensor:
+    """The same product, most of it at once into rows of an even length, the last few columns beside it.
+
+    A step of 64 rows of GPT-2, whose vocabulary is 50,257, spent 154 µs here without, a sixth of its time."""
+    count, most = len(weight), len(weight) // 8 * 8
+    out = x.new_empty(len(x), most + 8)
+    torch.mm(x, weight[:most].T, out=out[:, :most])
+    torch.mm(x, weight[most:].T, out=out[:, most:count])
+    return out[:, :count]
 
 
 def _plain(weight: Tensor) -> bool:

@@ -113,6 +113,15 @@ class Fixed(Memory):
     k: Tensor | None = None
     v: Tensor | None = None
     columns: Tensor | None = None
+    counts: Tensor | None = None
+    """zeros that a kernel counts with, and leaves as it found them"""
+
+    def counters(self, kernel: Any) -> Tensor:
+        assert self.k is not None
+        if self.counts is None or len(self.counts) != self.k.shape[0] * self.k.shape[1]:
+            self.counts = kernel.counters(self.k)
+        assert self.counts is not None
+        return self.counts
 
     def extend(self, make: Callable[[], KeysValues], where: Tensor | None) -> KeysValues:
         k, v = make()

@@ -10,6 +10,7 @@ where Triton is.
 
 from __future__ import annotations
 
+import functools
 import math
 from contextlib import nullcontext
 
@@ -21,15 +22,13 @@ from triton.language.extra import cuda
 
 HEAD_WIDTH = 128
 """numbers of a head, at most"""
-TILE = 4096
-"""numbers of the keys that a program reads at once: 64 columns of a head of 64"""
-WARPS = 4
-PROGRAMS = 512
+TILE = 2048
+"""numbers of the keys that a program reads at once: 32 columns of a head of 64"""
+WARPS = 1
+PROGRAMS = 2048
 """fewer than this many rows and heads share their pasts among several programs, up to about this many"""
 SPLITS = 32
 """programs of one past, at most"""
-EARLY = False
-"""Whether a program may be placed on the chip before the kernel in front has ended, and waits there (Hopper on)."""
 
 _LOWEST = tl.constexpr(-3.0e38)  # not -inf: what has seen nothing is compared too
 
@@ -121,6 +120,12 @@ def _step(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_row, k_he
                 _join(place, used, out, shared, width, padded, splits)
 
 
+@functools.cache
+def overlaps(device: torch.device) -> bool:
+    """Whether a program may be placed on the chip before the kernel in front has ended, and waits there (Hopper on)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def splits(k: Tensor) -> int:
     """How many programs share one past: by sizes alone, before any length is known."""
     B, H, room, d = k.shape
@@ -141,8 +146,9 @@ def step(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale: f
     out = qkv.new_empty(B, H * d)
     shared = torch.empty(B * H * parts * (d + 2) if parts > 1 else 0, device=k.device, dtype=torch.float32)
     steps = (qkv.stride(0), *k.stride()[:3], *v.stride()[:3])
-    sizes = {"width": d, "padded": _padded(d), "block": _columns(d), "splits": parts, "early": EARLY}
-    how = {"num_warps": WARPS, **({"launch_pdl": True} if EARLY else {})}
+    early = overlaps(k.device)
+    sizes = {"width": d, "padded": _padded(d), "block": _columns(d), "splits": parts, "early": early}
+    how = {"num_warps": WARPS, **({"launch_pdl": True} if early else {})}
     numbers = (H, room, *steps, scale / math.log(2), band)  # weights are powers of 2
     with torch.cuda.device(k.device) if k.is_cuda else nullcontext():  # Triton launches on the current one
         _step[(B * H, parts)](qkv, k, v, at, out, shared, counts, *numbers, **sizes, **how)

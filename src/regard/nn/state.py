@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.nn import kernels
 from regard.nn.memory import Fixed, Growing, LayerMemory
 from regard.nn.rules import Causal, Rule, Window, Written
 
@@ -98,6 +99,8 @@ class DecoderState:
             return Turn(torch.arange(queries, device=device), banded(Causal(), self.bands), None)
         if queries > 1:
             where = where + torch.arange(queries, device=device)
+            return Turn(where, banded(Causal(), self.bands), where)
+        if self.fixed is not None and kernels.steps_alone(self.fixed.k):
             return Turn(where, banded(Causal(), self.bands), where)
         together = self.level and self.fixed is None
         if together and all(not band or self.reached < band for band in self.bands):

@@ -67,7 +67,7 @@ def _flops(model: Model) -> int:
     """Multiplications and additions of matrix products in one forward pass, counted on shapes alone."""
     x = torch.zeros((1, LENGTH), dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.to("meta").logits(*[x] * len(model.task.sides))
+        model.to("meta").logits(x, x if "target" in model.task.sides else None)
     return int(counter.get_total_flops())
 
 

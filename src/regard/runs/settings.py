@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.config import as_dict, override, parse_assignments, read_settings
 from regard.data.settings import Data
-from regard.decode.settings import Decode
+from regard.decode.settings import Decode, told
 from regard.errors import SettingError, suggest
 from regard.learn.settings import Train
 
@@ -50,7 +50,8 @@ def gather(
 def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]) -> Settings:
     made: dict[str, Any] = {}
     for name, kind in GROUPS.items():
-        made[name] = override(override(kind(), recipe.get(name, {}), f"{name}."), said.get(name, {}), f"{name}.")
+        usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), said.get(name, {})
+        made[name] = told(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
     model = {**recipe.get("model", {}), **said.get("model", {})}
     for taken, instead in (("vocabulary", "data.vocabulary"), ("pad", ""), ("start", ""), ("end", "")):
         if taken in model:

@@ -167,7 +167,7 @@ class Language(Task):
             "prompt": prompt,
             "ids": list(best.tokens),
             "why": best.why,
-            "log_probabilities": [round(value, 6) for value in best.logs],
+            "log_probabilities": np.round(best.logs, 6).tolist(),
             "alternatives": [
                 {"value": value, "score": option.score, "why": option.why}
                 for value, option in zip(values, options, strict=True)
@@ -295,10 +295,16 @@ def _stream(encoded: Encoded) -> np.ndarray:
 
 
 def _stops(text: Text, until: Sequence[str]) -> Callable[[int, list[int]], bool] | None:
-    """Whether what a row has said holds a stop string."""
-    if not until:
-        return None
-    return lambda row, tokens: any(stop in text.decode([tokens])[0] for stop in until)
+    """Whether what a row has said holds a stop string; each is asked again and again as it grows."""
+    flows: dict[int, tuple[list[int], Flow, int]] = {}  # by the list, which grows; it is kept, so that no other has its number
+
+    def heard(row: int, tokens: list[int]) -> bool:
+        _, flow, known = flows.get(id(tokens), (tokens, Flow(text, until), 0))
+        flow.add(tokens[known:])
+        flows[id(tokens)] = tokens, flow, len(tokens)
+        return flow.stopped
+
+    return heard if until else None
 
 
 def _cut_text(text: Text, found: Found, until: Sequence[str]) -> str:

@@ -107,7 +107,7 @@ class Translate(Task):
         text, config = model.text_or_refuse(), model.config
         ids = [np.array(row) for row in self.source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
-        answers = [self._say(text, [Found((), 0.0, (), True)])] * len(inputs)
+        answers = [self._say(text, [Found((), 0.0, (), "end")])] * len(inputs)
         asked = np.flatnonzero(lengths > 1)
         banned = () if config.pad == config.end else (config.pad,)  # padding is never said, as published models have it
         if not len(asked):
