@@ -409,6 +409,13 @@ def test_pairs_are_learnt_in_either_way_from_nothing(tmp_path: Path) -> None:
     assert scores["accuracy"] == facts(tmp_path / "run")["scores"]["accuracy"]
 
 
+def test_packed_rows_learn_the_same_task(place: Path, tmp_path: Path) -> None:
+    settings = (*QUICK, "train.passes=6", "train.packed=on")
+    said = train("classify", place / "labels.tsv", tmp_path / "run", *settings, model=str(place / "lm"))
+    assert facts(tmp_path / "run")["packed"] and "packed rows with" in said
+    assert facts(tmp_path / "run")["scores"]["accuracy"] > 80
+
+
 def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", [*sentences(30), ("fine " * 99, "good")])
     settings = (*QUICK, "train.steps=2", "train.passes=0")

@@ -90,18 +90,20 @@ class Model(nn.Module):
     forward = logits
 
     @overload
-    def answer(self, inputs: str, **settings: Any) -> Answer: ...
+    def answer(self, inputs: str | Mapping[str, Any], **settings: Any) -> Answer: ...
     @overload
-    def answer(self, inputs: Sequence[str], **settings: Any) -> list[Answer]: ...
-    def answer(self, inputs: str | Sequence[str], **settings: Any) -> Answer | list[Answer]:
-        """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …"""
+    def answer(self, inputs: Sequence[Any], **settings: Any) -> list[Answer]: ...
+    def answer(self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any) -> Answer | list[Answer]:
+        """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …
+
+        An input is a text; for classify also a pair (a, b), for choose {"context": …, "choices": […]}."""
         decode = told(self.identity.decode, settings)
         single = self.task.alone(inputs)
         training = self.training
         if training:
             self.eval()
         try:
-            answers = self.task.answer(self, [inputs] if single else inputs, decode)
+            answers = self.task.answer(self, [inputs] if single else list(inputs), decode)
         finally:
             if training:
                 self.train()
