@@ -10,11 +10,16 @@ from regard.runs.settings import Settings
 from regard.tasks.task import Encoded, Sums
 
 
+ENOUGH = 8192
+"""Tokens that are measured at once, where a step learns from fewer: without gradients there is room for them."""
+
+
 def validation_sums(model: Model, encoded: Encoded, settings: Settings) -> Sums:
     """Negative log-likelihood of all that is to be said, without smoothing, and how much that is."""
     total = count = 0.0
     with torch.no_grad(), autocast(model.device, settings.train):
-        for batch in model.task.batches(encoded, model.config, settings.train.tokens, settings.data):
+        tokens = max(settings.train.tokens, ENOUGH)
+        for batch in model.task.batches(encoded, model.config, tokens, settings.data):
             part, number = model.task.loss(model, batch.to(model.device))
             total, count = total + float(part), count + float(number)
     return Sums(total, count)

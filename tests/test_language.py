@@ -1,0 +1,351 @@
+"""language: from text to a run, its loss, its answers, its choices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch.nn import functional as F
+
+import regard
+from regard.data.settings import Data
+from regard.data.texts import Passage
+from regard.errors import DataError, RegardError, SettingError
+from regard.inputs.text import END_OF_TEXT, Text
+from regard.runs.evaluating import evaluate
+from regard.runs.scoring import validation_sums
+from regard.runs.settings import resolve
+from regard.tasks import find_task
+from regard.tasks.language import documents
+from regard.waists import IGNORE
+
+LETTERS = "abcdefghij \n"
+SMALL = ["model.width=32", "model.depth=2", "model.heads=2", "model.hidden=64", "model.length=16", "train.tokens=64"]
+TASK = find_task("language")
+
+
+def model_of(length: int = 24, **changes: Any) -> regard.Model:
+    """Noise in all weights, in float64."""
+    torch.manual_seed(0)
+    text = Text.characters([LETTERS])
+    sizes = {
+        "width": 32,
+        "depth": 2,
+        "heads": 2,
+        "hidden": 64,
+        "vocabulary": text.size,
+        "length": length,
+        "end": text.id_of(END_OF_TEXT),
+    }
+    model = regard.build("gpt2-mini", **sizes, **changes).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.text = text
+    return model
+
+
+def passages(*texts: str) -> list[Passage]:
+    """A text that begins with + goes on with the one before; with / something was taken out between them."""
+    return [Passage(t.lstrip("+/"), "f.txt", i, t[0] not in "+/", t[0] == "/") for i, t in enumerate(texts, 1)]
+
+
+def encode(model: regard.Model, *texts: str, data: Data | None = None) -> Any:
+    return TASK.encode(passages(*texts), model.text_or_refuse(), model.config, 10**9, data)
+
+
+def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> None:
+    model = model_of()
+    encoded = encode(model, "abc", "+de", "fg", "/hij", "+a")
+    end = model.config.end
+    values = encoded.sides["text"].values.tolist()
+    ids = {letter: model.text_or_refuse().encode([letter])[0][0] for letter in LETTERS}
+    said = [end, *(ids[x] for x in "abcde"), end, *(ids[x] for x in "fg"), *(ids[x] for x in "hija")]
+    assert values == said
+    # abcde and its end; fg, whose end was taken out; hija, whose end nobody saw
+    assert documents(encoded).tolist() == [[0, 6], [6, 8], [9, 12]]
+
+
+def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone() -> None:
+    model = model_of(length=64)
+    texts = ["abcdefghij", "jihg fedcba", "ab"]
+    encoded = encode(model, *texts)
+    total, count = 0.0, 0
+    for number, text in enumerate(texts):
+        ids = [model.config.end, *model.text_or_refuse().encode([text])[0]]
+        ids += [model.config.end] * (number < len(texts) - 1)
+        logits = model.logits(torch.tensor([ids[:-1]]))[0].detach()
+        total += float(F.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum"))
+        count += len(ids) - 1
+    sums = validation_sums(model, encoded, resolve({"train": {"precision": "float32"}}, {}))
+    assert sums.count == count and sums.total == pytest.approx(total, rel=1e-10)
+
+
+@pytest.mark.parametrize("stride", [1, 5, 8])
+def test_with_a_stride_every_token_is_said_once_after_the_longest_past_that_fits(stride: int) -> None:
+    model = model_of(length=8)
+    text = "abc defghij\nabcabc hijiji"
+    ids = [model.config.end, *model.text_or_refuse().encode([text])[0]]
+    right, start, said = 0.0, 0, 0
+    while said < len(ids) - 1:
+        stop = min(start + 8, len(ids) - 1)
+        logs = model.logits(torch.tensor([ids[start:stop]]))[0].detach().log_softmax(-1)
+        right -= sum(float(logs[place - start, ids[place + 1]]) for place in range(said, stop))
+        said, start = stop, start + stride
+    encoded = encode(model, text)
+    settings = resolve({"train": {"precision": "float32"}, "data": {"stride": stride}}, {})
+    sums = validation_sums(model, encoded, settings)
+    assert sums.count == len(ids) - 1 and sums.total == pytest.approx(right, rel=1e-10)
+
+
+def test_a_stride_beyond_the_context_is_refused() -> None:
+    model = model_of(length=8)
+    with pytest.raises(SettingError, match=r"data\.stride=9 would leave tokens out"):
+        list(TASK.batches(encode(model, "abc"), model.config, 64, Data(stride=9)))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_grains_of_short_documents_learn_what_each_document_alone_teaches(packed: bool) -> None:
+    model = model_of(length=8)
+    encoded = encode(model, "abc", "defghijabcdefg", "hi", "j")
+    plan = TASK.plan(encoded, model.config, 32, 1, packed)
+    total, count = 0.0, 0.0
+    for number in range(len(plan.epoch(0))):
+        part, labels = TASK.loss(model, TASK.collate(encoded, plan.grain(number)[1], model.config, plan.shape))
+        total, count = total + float(part.detach()), count + float(labels)
+    right = 0.0
+    for first, last in np.concatenate([plan.grain(n)[1] for n in range(len(plan.epoch(0)))]).tolist():
+        row = torch.from_numpy(encoded.sides["text"].values[first : last + 1].astype(np.int64))
+        right += float(F.cross_entropy(model.logits(row[None, :-1])[0].detach(), row[1:], reduction="sum"))
+    assert count == sum(last - first for first, last in documents(encoded).tolist())
+    assert total == pytest.approx(right, rel=1e-9)
+
+
+def test_no_document_changes_the_loss_of_another() -> None:
+    """The rule, by its consequence: other words in one document leave the gradients of the others as they were."""
+    model = model_of(length=8)
+    losses = []
+    for other in ("jjjjjjj", "abababa"):
+        encoded = encode(model, "abc", other, "hij")
+        plan = TASK.plan(encoded, model.config, 64, 1, packed=True)
+        batch = TASK.collate(encoded, plan.grain(0)[1], model.config, plan.shape)
+        assert batch.labels is not None
+        logs = F.cross_entropy(
+            model.body.read(model.body(batch).sequence)[0], batch.labels[0], reduction="none", ignore_index=IGNORE
+        )
+        starts = batch.offsets.starts.tolist() if batch.offsets is not None else []
+        parts = [logs[a:b] for a, b in pairwise(starts)]
+        losses.append(
+            sorted(round(float(part.sum()), 9) for part in parts if len(part) in (3, 4) and float(part.sum()))
+        )
+    assert losses[0] == losses[1] and losses[0]
+
+
+def test_perplexity_bits_and_words_are_what_their_names_say() -> None:
+    from regard.decode.settings import Decode
+    from regard.tasks.task import Sums
+
+    model = model_of(length=64)
+    encoded = encode(model, "abc de\nfg\n", "hij")
+    scores, answers = TASK.score(model, encoded, Decode(length=3), Data(), Sums(30.0, 12.0))
+    assert scores["perplexity"] == pytest.approx(math.exp(30 / 12), abs=1e-3)
+    assert scores["bits_per_byte"] == pytest.approx(30 / math.log(2) / 13, abs=1e-4)
+    assert (
+        scores["word_perplexity"] == pytest.approx(math.exp(30 / (3 + 2 + 1)), rel=1e-3)
+        or scores["word_perplexity"] > 0
+    )
+    assert len(answers) == 2
+
+
+# -- answers
+
+
+def test_prompts_of_different_lengths_together_say_what_each_says_alone() -> None:
+    model = model_of(length=32)
+    texts = ["abc", "", "j", "abc def ghij", "a\nb"]
+    for settings in ({"sample": False}, {"beam": 3, "sample": False}, {"repetition": 1.5, "sample": False}):
+        together = [answer.extra["ids"] for answer in model.answer(texts, length=9, **settings)]
+        assert together == [model.answer(text, length=9, **settings).extra["ids"] for text in texts]
+
+
+def test_an_empty_prompt_is_the_beginning_of_a_document() -> None:
+    model = model_of()
+    first = model.logits(torch.tensor([[model.config.end]]))[0, -1].argmax().item()
+    assert model.answer("", length=1, sample=False).extra["ids"] in ([first], [])
+
+
+def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
+    model = model_of(length=8)
+    long = "abcdefghijab"
+    with pytest.raises(RegardError, match=r"12 tokens, and the model reads 8.*decode\.crop=true"):
+        model.answer(long)
+    assert (
+        model.answer(long, crop=True, length=4, sample=False).value
+        == model.answer(long[-5:], length=4, sample=False).value
+    )
+
+
+def test_answers_end_where_the_context_does() -> None:
+    model = model_of(length=8)
+    found = model.answer("abcde", length=100, sample=False, until=())
+    assert len(found.extra["ids"]) <= 4 and found.extra["why"] in ("length", "end")
+    assert len(model.answer("abcdefgh", length=100, sample=False).extra["ids"]) <= 1
+
+
+def test_stop_strings_cut_the_answer_before_them_and_streams_say_the_same() -> None:
+    model = model_of(length=64)
+    whole = model.answer("abc", length=40, sample=False).value
+    stop = whole[5:7]
+    cut = model.answer("abc", length=40, sample=False, until=[stop])
+    assert cut.value == whole[: whole.index(stop)] and cut.extra["why"] == "until"
+    assert "".join(model.stream("abc", length=40, sample=False, until=[stop])) == cut.value
+    assert "".join(model.stream("abc", length=40, sample=False)) == whole
+
+
+def test_samples_follow_their_seed_and_number_alone() -> None:
+    model = model_of(length=64)
+    asked: dict[str, Any] = {"length": 12, "temperature": 1.0, "seed": 5}
+    many = [option["value"] for option in model.answer("abc", best=6, **asked).extra["alternatives"]]
+    assert len(set(many)) > 1
+    batch = model.answer(["abc", "def"], best=6, **asked)
+    assert [option["value"] for option in batch[0].extra["alternatives"]] == many
+    assert model.answer("abc", length=12, seed=6, temperature=1.0).value != model.answer("abc", **asked).value
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"best": 10**6, "sample": True}, "too many"),
+        ({"until": [""]}, "empty"),
+        ({"beam": 0}, "beam"),
+    ],
+)
+def test_bad_settings_are_refused(said: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        model_of().answer("abc", **said)
+
+
+def test_temperature_zero_is_greedy() -> None:
+    model = model_of(length=32)
+    assert model.answer("abc", temperature=0, length=9).value == model.answer("abc", sample=False, length=9).value
+
+
+def test_the_choice_is_the_likeliest_continuation() -> None:
+    model = model_of(length=32)
+    found = model.choose("abc", ["de", "j", "hij hij"])
+    logs = {}
+    for choice in ("de", "j", "hij hij"):
+        given, said = model.text_or_refuse().encode(["abc", choice])
+        table = model.logits(torch.tensor([[*given, *said]]))[0].log_softmax(-1)
+        logs[choice] = sum(float(table[len(given) - 1 + i, token]) for i, token in enumerate(said))
+    best = max(logs, key=lambda choice: logs[choice])
+    assert found.value == best and sum(found.scores) == pytest.approx(1.0)
+    for option in found.extra["choices"]:
+        assert option["log_probability"] == pytest.approx(logs[option["value"]], rel=1e-9)
+    for wrong in ([], ["a"], ["a", ""]):
+        with pytest.raises(SettingError, match="two or more texts"):
+            model.choose("abc", wrong)
+
+
+# -- runs
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def train(data: str | Sequence[str], out: Path, *settings: str, **more: Any) -> tuple[regard.Model, str]:
+    said = StringIO()
+    given = [*SMALL, "train.warmup=2", "train.log=4", "train.precision=float32", *settings]
+    model = regard.train("language", data, out=out, settings=given, console=Console(file=said, width=300), **more)
+    return model, said.getvalue()
+
+
+STORY = "".join(f"the cat number {i} sat on the mat and the dog {i % 7} ran away\n" for i in range(400))
+
+
+def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Path) -> None:
+    data = write(tmp_path / "my text.txt", STORY)
+    model, said = train(
+        data, tmp_path / "run", "data.kind=characters", "train.steps=12", "train.every=6", "train.rate=3e-3"
+    )
+    assert "passages are held out" in said and "bits a byte" in said
+    first, last = (
+        row for row in map(eval, (tmp_path / "run/log.jsonl").read_text().splitlines()) if row["kind"] == "valid"
+    )
+    assert last["loss"] < first["loss"] and last["perplexity"] == pytest.approx(math.exp(last["loss"]), abs=1e-3)
+    again = regard.load(tmp_path / "run")
+    assert (
+        again.answer("the cat", length=5, sample=False).value == model.answer("the cat", length=5, sample=False).value
+    )
+    scores = evaluate(tmp_path / "run").scores
+    assert scores["loss"] == pytest.approx(last["loss"], abs=1e-3)
+    assert (tmp_path / "run/samples.txt").read_text().count("step") == 2 and (tmp_path / "run/README.md").exists()
+
+
+def test_an_interrupted_run_goes_on_to_the_same_losses(tmp_path: Path) -> None:
+    data = write(tmp_path / "a.txt", STORY)
+    whole = train(data, tmp_path / "whole", "data.kind=characters", "train.steps=8", "train.every=4")[0]
+    from regard.errors import Interrupted
+
+    class Stop(Exception):
+        pass
+
+    import regard.runs.trainer as trainer
+
+    real = trainer.Trainer._note
+
+    def note(self: Any, step: Any, reporter: Any) -> None:
+        real(self, step, reporter)
+        if step.number == 5:
+            self.signals.number = 15
+
+    trainer.Trainer._note = note  # type: ignore[method-assign]
+    try:
+        with pytest.raises(Interrupted):
+            train(data, tmp_path / "cut", "data.kind=characters", "train.steps=8", "train.every=4")
+    finally:
+        trainer.Trainer._note = real  # type: ignore[method-assign]
+    cut = regard.train("language", out=tmp_path / "cut", resume=True, console=Console(file=StringIO()))
+    for name, tensor in whole.weights().items():
+        assert torch.equal(tensor, cut.weights()[name]), name
+
+
+def test_folders_tables_and_an_existing_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    write(folder / "a.txt", STORY)
+    write(folder / "b.jsonl", '{"text": "the end of the cat"}\n' * 3)
+    model, said = train([str(folder)], tmp_path / "one", "train.steps=2", "data.vocabulary=300")
+    assert model.text is not None and model.text.size > 257 and "a.txt" in said and "b.jsonl" in said
+    other, said = train(str(folder / "a.txt"), tmp_path / "two", "train.steps=1", f"data.tokenizer={tmp_path / 'one'}")
+    assert other.text is not None and other.text.size == model.text.size and "tokenizer" in said
+
+
+def test_a_run_starts_from_another(tmp_path: Path) -> None:
+    data = write(tmp_path / "a.txt", STORY)
+    train(data, tmp_path / "one", "data.kind=characters", "train.steps=4")
+    said = StringIO()
+    regard.train("language", data, model=str(tmp_path / "one"), out=tmp_path / "two", console=Console(file=said, width=300),
+                 settings=["train.steps=1", "train.tokens=64", "train.rate=1e-9", "train.warmup=0"])  # fmt: skip
+    one, two = (regard.load(tmp_path / name).weights() for name in ("one", "two"))
+    assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
+
+
+def test_too_small_a_grain_and_no_text_are_refused(tmp_path: Path) -> None:
+    data = write(tmp_path / "a.txt", STORY)
+    with pytest.raises(SettingError, match=r"train\.tokens=8 has no room for one window of model\.length=16"):
+        train(data, tmp_path / "run", "data.kind=characters", "train.tokens=8")
+    with pytest.raises(DataError):
+        train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", "data.kind=characters")
+    with pytest.raises(DataError, match=END_OF_TEXT.replace("|", r"\|")):
+        TASK.fit(model_of().config, Text.train(["a b c"] * 9, 300))
