@@ -9,7 +9,6 @@ from regard.model import Model
 from regard.runs.settings import Settings
 from regard.tasks.task import Encoded, Sums
 
-
 ENOUGH = 8192
 """Tokens that are measured at once, where a step learns from fewer: without gradients there is room for them."""
 

@@ -123,7 +123,6 @@ class Language(Task):
         stride = config.length if data is None else data.stride or config.length
         if stride > config.length:
             raise SettingError(f"data.stride={stride} would leave tokens out: the context has {config.length}.")
-        values = _stream(encoded)
         windows = in_turn(documents(encoded), config.length, stride)
         for part in chunked(windows, max(tokens // config.length, 1)):
             rows = np.array([(first, last) for first, last, _ in part])
@@ -296,7 +295,9 @@ def _stream(encoded: Encoded) -> np.ndarray:
 
 def _stops(text: Text, until: Sequence[str]) -> Callable[[int, list[int]], bool] | None:
     """Whether what a row has said holds a stop string; each is asked again and again as it grows."""
-    flows: dict[int, tuple[list[int], Flow, int]] = {}  # by the list, which grows; it is kept, so that no other has its number
+    flows: dict[
+        int, tuple[list[int], Flow, int]
+    ] = {}  # by the list, which grows; it is kept, so that no other has its number
 
     def heard(row: int, tokens: list[int]) -> bool:
         _, flow, known = flows.get(id(tokens), (tokens, Flow(text, until), 0))
