@@ -45,7 +45,7 @@ def model_of(length: int = 24, **changes: Any) -> regard.Model:
         "length": length,
         "end": text.id_of(END_OF_TEXT),
     }
-    model = regard.build("gpt2-mini", **sizes, **changes).double().eval()
+    model = regard.build("gpt2-mini", **sizes, **changes).double().eval().requires_grad_(False)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     model.text = text

@@ -142,7 +142,8 @@ def evaluate(
         print(as_json(result.scores))
     else:
         for name, value in result.scores.items():
-            print(f"{name:10} {value}")
+            apart = "\n" if "\n" in str(value) else ""  # a table begins on a line of its own
+            print(f"{name:10} {apart}{value}")
 
 
 @app.command()
@@ -218,7 +219,7 @@ def answer_chunk(chunk: list[str], answers: list[Answer], json: bool) -> None:
 @app.command()
 def explain(
     run: Folder,
-    inputs: Annotated[list[str], typer.Argument(help="A text, and its translation if it shall be given.")],
+    inputs: Annotated[list[str], typer.Argument(help="A text, and its translation or continuation if given.")],
     out: Annotated[Path, typer.Option("--out", help="A .png, .svg or .html file.")] = Path("explanation.html"),
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, from 1 (pictures).")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head, from 1 (pictures).")] = None,
@@ -259,7 +260,7 @@ def info(
             f"{group} settings of this preset: " + " ".join(f"{group}.{key}={value}" for key, value in values.items())
         )
     print(f"{found.parameters:,} parameters, {found.bytes / 2**20:,.1f} MiB of weights")
-    print(f"{found.flops / 1e6:,.1f} MFLOP forward for {LENGTH} source and {LENGTH} target tokens")
+    print(f"{found.flops / 1e6:,.1f} MFLOP forward for {LENGTH} tokens on each side")
 
 
 @app.command("list")
