@@ -290,6 +290,7 @@ class Trainer:
         best = load(self.folder.path, device=self.model.device)
         decode = self.settings.decode
         how = f", beam {decode.beam}" if decode.beam > 1 else "" if decode.sample else ", greedy"
+        how = how if self.task.generates else ""
         self._say(f"scoring the best model (step {self.best['step']:,}) on all validation {self.task.unit}{how}")
         valid = self.prepared.valid
         sums = validation_sums(best, valid, self.settings)

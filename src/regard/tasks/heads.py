@@ -159,7 +159,7 @@ class Headed(Task):
     sides = ("text", "ways", "label")
     metric = "accuracy"
     model = "gpt2-mini"
-    cuts = True
+    generates, cuts = False, True
 
     def classes(self, sample: Any) -> str:
         """The right answer, as a text by which data is known again."""

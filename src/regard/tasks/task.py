@@ -87,6 +87,8 @@ class Task:
     """the preset that is trained when none is named"""
     usage: ClassVar[str] = '"a text"'
     """an input as it is written on a command line"""
+    generates: ClassVar[bool] = True
+    """whether answers are searched for, as settings of decode say"""
     cuts: ClassVar[bool] = False
     """whether what is too long is cut, and not skipped"""
 
