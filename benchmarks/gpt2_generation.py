@@ -63,9 +63,9 @@ def ours(dtype: torch.dtype) -> Action:
     model.text = Text(backend)
     model = model.to(DEVICE, dtype).eval()
 
-    def answer(batch: int) -> int:
-        texts = [" ".join(f"t{(i * 37 + b) % 50000}" for i in range(GIVEN)) for b in range(batch)]
-        answers = model.answer(texts, length=SAID, sample=False, repetition=1.0)
+    def answer(batch: int, given: int = GIVEN, said: int = SAID) -> int:
+        texts = [" ".join(f"t{(i * 37 + b) % 50000}" for i in range(given)) for b in range(batch)]
+        answers = model.answer(texts, length=said, sample=False)
         return sum(len(answer.extra["ids"]) for answer in answers)
 
     assert answer(2) == 2 * SAID

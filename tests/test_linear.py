@@ -28,7 +28,20 @@ def test_blocks_give_what_rows_give(rows: int, shape: tuple[int, int], bias: boo
     assert (layer.weight in _kept) == (rows <= 256)
 
 
-def test_what_learns_what_is_wide_and_what_is_not_float32_is_left_alone() -> None:
+@pytest.mark.parametrize("rows", [1, 4, 100])
+def test_blocks_of_bfloat16_give_what_rows_give(rows: int) -> None:
+    layer = Linear(400, 300).bfloat16()
+    x = torch.randn(rows, 400).bfloat16()
+    right = F.linear(x.float(), layer.weight.float(), layer.bias.float())
+    assert torch.allclose(said(layer, x).float(), right, atol=2e-2, rtol=2e-2) and layer.weight in _kept
+    with torch.no_grad():
+        layer.weight.data.mul_(2)
+    assert torch.allclose(
+        said(layer, x).float(), 2 * (right - layer.bias.float()) + layer.bias.float(), atol=4e-2, rtol=2e-2
+    )
+
+
+def test_what_learns_what_is_wide_and_what_is_float64_is_left_alone() -> None:
     layer = Linear(300, 400)
     assert layer(torch.randn(4, 300)).requires_grad and layer.weight not in _kept
     double = layer.double()

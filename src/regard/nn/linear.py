@@ -2,7 +2,7 @@
 
 Weights are kept a second time in the layout that oneDNN's kernels want (blocks, not rows): a step of four beams through
 8,000 tokens takes a fifth of the time, at the price of a copy of the weights. Only where nothing learns (inference mode),
-in float32, for up to `ROWS` rows; everything else is `torch.nn.functional.linear`.
+in float32 or bfloat16, for up to `ROWS` rows; everything else is `torch.nn.functional.linear`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ ROWS = 256
 SMALL = 2**15
 """A matrix of this size or less is faster as it is, unless there are many rows."""
 
+KINDS = (torch.float32, torch.bfloat16)
+
 _kept: Any = WeakIdKeyDictionary()
 _round = [0]
 
@@ -47,9 +49,9 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling():  # it cannot trace the questions below, and answers them itself
         return F.linear(x, weight, bias)
-    if torch.is_inference_mode_enabled() and AVAILABLE and x.dtype == torch.float32 and x.device.type == "cpu":
+    if torch.is_inference_mode_enabled() and AVAILABLE and x.dtype in KINDS and x.device.type == "cpu":
         rows = x.numel() // x.shape[-1]
-        if rows <= ROWS and (weight.numel() > SMALL or rows > 64) and rows and _plain(weight):
+        if rows <= ROWS and (weight.numel() > SMALL or rows > 64) and rows and _plain(x, weight):
             return _apply(x, _packed(weight, rows), bias, "none", [], "")
     if few is not None and x.is_cuda and not torch.is_grad_enabled() and x.numel() <= FEW * x.shape[-1]:
         row = x.reshape(-1, x.shape[-1])
@@ -76,8 +78,8 @@ def _evenly(x: Tensor, weight: Tensor) -> Tensor:
     return out[:, :count]
 
 
-def _plain(weight: Tensor) -> bool:
-    return weight.dtype == torch.float32 and not weight.is_inference() and not torch.is_autocast_enabled("cpu")
+def _plain(x: Tensor, weight: Tensor) -> bool:
+    return weight.dtype == x.dtype and not weight.is_inference() and not torch.is_autocast_enabled("cpu")
 
 
 def recheck() -> None:
@@ -103,8 +105,11 @@ def _packed(weight: Tensor, rows: int) -> Tensor:
 
 def _sum(weight: Tensor) -> float:
     """Of all, each weighed by its row and column, so that an exchange of rows changes it too: one pass, no copy."""
+    weight = weight.detach()
+    if weight.dtype != torch.float32:  # numpy cannot write such numbers, and what else changes them changes many
+        weight = weight[::16].float()
     rows, columns = weight.shape
-    return float(weight.detach() @ _ramp(columns) @ _ramp(rows))
+    return float(weight @ _ramp(columns) @ _ramp(rows))
 
 
 @functools.cache

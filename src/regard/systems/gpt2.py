@@ -71,7 +71,7 @@ PRESETS = {
     "gpt2-tiny-char": Preset(
         replace(SMALL, width=128, depth=4, heads=4, hidden=512, vocabulary=66, length=64, end=65, **CALM),
         809_984,
-        _recipe(66, "characters", steps=2000, tokens=768, rate=1e-3, warmup=100, betas="0.9,0.99", every=250),
+        _recipe(66, "characters", steps=2000, tokens=768, rate=4e-3, warmup=100, betas="0.9,0.99", every=250),
     ),
     "gpt2-char": Preset(
         replace(SMALL, width=384, depth=6, heads=6, hidden=1536, vocabulary=66, length=256, end=65, **KEEN),
