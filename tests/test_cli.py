@@ -352,7 +352,7 @@ WRONG = {
     "evaluate missing": ("evaluate RUN --data goo.tsv", "goo.tsv", "'good.tsv'"),
     "data unnamed": ("evaluate RUN --data", "--data", "requires an argument"),
     "best": ("run RUN hello --set decode.best=3", "decode.best=3", "decode.beam=3"),
-    "temperature": ("run RUN hello --set decode.temperature=0", "decode.temperature", "above 0"),
+    "temperature": ("run RUN hello --set decode.temperature=-1", "decode.temperature", "at least 0"),
     "setting of another command": ("run RUN hello --set train.steps=5", "train", "decode"),
     "run device": ("run RUN hello --device gpu", "'gpu'", "cuda"),
     "suffix": ("explain RUN hello --out map.pdf", "map.pdf", ".png"),

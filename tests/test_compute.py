@@ -125,3 +125,25 @@ def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
     compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=True)
     compute.run = ways.Recorded(compute)
     compute.clear()
+
+
+def test_a_recording_that_fails_leaves_no_gradients_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warm-up of a recording computes real gradients; the plain way that follows must not add to them."""
+    model = tiny("transformer")
+    compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=True)
+    batch = collate(model, TINY["transformer"].samples)
+    compute(batch)
+    right = [p.grad.clone() for p in compute.parameters if p.grad is not None]
+    compute.clear()
+    compute.recordable = True
+
+    def fails(work: Any, *_: Any, **__: Any) -> Any:
+        work()
+        raise RuntimeError("cannot be recorded")
+
+    monkeypatch.setattr("regard.learn.compute.record", fails)
+    compute.choose("graph")
+    compute(batch)
+    assert compute.way == "plain"
+    for ours, wanted in zip((p.grad for p in compute.parameters if p.grad is not None), right, strict=True):
+        assert torch.equal(ours, wanted)

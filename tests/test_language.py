@@ -194,7 +194,7 @@ def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
 def test_answers_end_where_the_context_does() -> None:
     model = model_of(length=8)
     found = model.answer("abcde", length=100, sample=False, until=())
-    assert len(found.extra["ids"]) <= 4 and found.extra["why"] in ("length", "end")
+    assert len(found.extra["ids"]) <= 4 and found.extra["why"] in ("context", "end")
     assert len(model.answer("abcdefgh", length=100, sample=False).extra["ids"]) <= 1
 
 
@@ -348,3 +348,88 @@ def test_too_small_a_grain_and_no_text_are_refused(tmp_path: Path) -> None:
         train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", "data.kind=characters")
     with pytest.raises(DataError, match=END_OF_TEXT.replace("|", r"\|")):
         TASK.fit(model_of().config, Text.train(["a b c"] * 9, 300))
+
+
+def test_weights_that_have_learnt_go_on_slowly_and_are_asked_as_the_presets_are(tmp_path: Path) -> None:
+    from regard.runs.order import Asked, Sources, new_order
+
+    model_of().float().save(tmp_path / "own")
+    regard.save(model_of().float(), tmp_path / "published")
+    order = new_order(Asked(TASK, str(tmp_path / "published"), Sources(("a.txt",)), {}))
+    assert order.settings.train.smoothing == 0 and order.settings.train.rate < 1e-4
+    assert order.settings.decode.sample and order.settings.decode.top_k == 40
+    assert regard.load(tmp_path / "published").identity.decode.sample
+    with pytest.raises(SettingError, match=r"data\.kind cannot be set here"):
+        new_order(Asked(TASK, str(tmp_path / "own"), Sources(("a.txt",)), {"data": {"kind": "characters"}}))
+
+
+def test_steps_that_are_said_go_before_the_passes_of_a_recipe() -> None:
+    recipe = {"train": {"passes": 3}}
+    assert resolve(recipe, {}).train.passes == 3
+    assert resolve(recipe, {"train": {"steps": 5}}).train.passes == 0
+    with pytest.raises(SettingError, match="say one of them"):
+        resolve(recipe, {"train": {"steps": 5, "passes": 2}})
+
+
+def test_a_choice_and_logits_know_weights_that_changed() -> None:
+    model = model_of(length=32).float()
+    choices = ["de", "j"]
+    before = model.choose("abc", choices)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.data.mul_(0.5)
+    fresh = model_of(length=32).float()
+    fresh.load_state_dict(model.state_dict())
+    assert model.choose("abc", choices).scores == fresh.choose("abc", choices).scores != before.scores
+
+
+def test_streams_of_several_texts_draw_as_their_answers_do() -> None:
+    from regard.decode.settings import told
+
+    model = model_of(length=64)
+    decode = told(model.identity.decode, {"temperature": 1.0, "length": 12})
+    answers = [answer.value for answer in model.answer(["abc", "abc"], temperature=1.0, length=12)]
+    assert answers == ["".join(TASK.stream_answer(model, "abc", decode, first)) for first in (0, 1)]
+    assert answers[0] != answers[1]
+
+
+def test_an_alphabet_knows_the_validation_data_too(tmp_path: Path) -> None:
+    data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", "the cat über alles\n" * 9)
+    model, _ = train(data, tmp_path / "run", "data.kind=characters", "train.steps=1", valid=valid)
+    assert model.text is not None and model.text.encode(["ü"])
+
+
+def test_a_tokenizer_without_an_end_is_given_one(tmp_path: Path) -> None:
+    Text.train([STORY], 300).save(tmp_path / "tokenizer.json")
+    data = write(tmp_path / "a.txt", STORY)
+    model, _ = train(data, tmp_path / "run", f"data.tokenizer={tmp_path}", "train.steps=1")
+    assert model.text is not None and model.text.id_of(END_OF_TEXT) == model.config.end
+
+
+def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    for setting, told in (("data.stride=17", "would leave tokens out"), ("train.tokens=8", "no room for one window")):
+        with pytest.raises(SettingError, match=told):
+            train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # there is no such file
+
+
+def test_an_end_beyond_the_vocabulary_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"model\.end 7999 is no token of a vocabulary of 13"):
+        regard.build("gpt2-mini", vocabulary=13)
+
+
+def test_long_texts_are_not_packed_and_keep_their_dropout(tmp_path: Path) -> None:
+    data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", STORY[:900])
+    model, said = train(data, tmp_path / "run", "train.steps=1", "train.packed=on", "data.vocabulary=300", valid=valid)
+    assert model.config.attention_dropout == 0.1 and "packed rows" not in said
+
+
+def test_another_number_of_tokens_a_step_encodes_nothing_again(tmp_path: Path) -> None:
+    data = write(tmp_path / "a.txt", STORY)
+    train(data, tmp_path / "one", "data.kind=characters", "train.steps=1")
+    _, said = train(data, tmp_path / "two", "data.kind=characters", "train.steps=1", "train.tokens=128")
+    assert "tokens from the cache" in said
+
+
+def test_what_is_wrong_with_a_stream_is_told_at_once() -> None:
+    with pytest.raises(RegardError, match="the prompt has"):
+        model_of(length=8).stream("abcdefghijab")

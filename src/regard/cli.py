@@ -154,7 +154,7 @@ def run(
     ] = None,
     assigned: Assigned = None,
     device: Device = "auto",
-    choices: Annotated[str | None, typer.Option("--choices", help='"a|b|c": which of these follows best?')] = None,
+    choices: Annotated[str | None, typer.Option("--choices", help='" a| b| c": which follows best? Blanks count.')] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
     """Answer texts, lines of files, or standard input, in their order."""
@@ -175,9 +175,9 @@ def run(
         return
     alone = not inputs and sys.stdin.isatty()
     if not json and sys.stdout.isatty() and model.task.streams(decode) and (alone or len(inputs or []) == 1):
-        for text in texts(inputs or []):
+        for number, text in enumerate(texts(inputs or [])):
             print(text, end="", flush=True)
-            for part in model.task.stream_answer(model, text, decode):
+            for part in model.task.stream_answer(model, text, decode, number):
                 print(part, end="", flush=True)
             print(flush=True)
         return

@@ -20,6 +20,7 @@ from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
 from regard.explain.explanation import Explanation
 from regard.inputs.text import Text
+from regard.nn.linear import recheck
 from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
 from regard.tasks import Task, find_task
@@ -77,6 +78,7 @@ class Model(nn.Module):
         types: Tensor | None = None, where: Tensor | None = None,
     ) -> States:  # fmt: skip
         """What the body makes of ids, pixels or points; `mask` belongs to x, True = real."""
+        recheck()
         states: States = self.body(Batch(x, mask, target, target_mask, types=types, where=where))
         return states
 
@@ -85,6 +87,7 @@ class Model(nn.Module):
         types: Tensor | None = None, where: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """What the task reads: of every token, or of the head."""
+        recheck()
         return self.task.logits(self, Batch(x, mask, target, target_mask, types=types, where=where))
 
     forward = logits
@@ -97,6 +100,7 @@ class Model(nn.Module):
         """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …
 
         An input is a text; for classify also a pair (a, b), for choose {"context": …, "choices": […]}."""
+        recheck()
         decode = told(self.identity.decode, settings)
         single = self.task.alone(inputs)
         training = self.training
@@ -111,15 +115,20 @@ class Model(nn.Module):
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """The answer as it is made, in parts that break no character; joined they are what `answer` would say."""
+        # what is wrong with the prompt or the settings is told now, not when the first part is asked for
+        return self._flowing(self.task.stream_answer(self, prompt, told(self.identity.decode, settings)))
+
+    def _flowing(self, parts: Iterator[str]) -> Iterator[str]:
         training = self.training
         self.eval()
         try:
-            yield from self.task.stream_answer(self, prompt, told(self.identity.decode, settings))
+            yield from parts
         finally:
             self.train(training)
 
     def choose(self, prompt: str, choices: Sequence[str]) -> Answer:
         """Which of some texts follows best, and with what probability among them."""
+        recheck()
         training = self.training
         self.eval()
         try:
@@ -211,9 +220,10 @@ def load(
         config = from_dict(system.config, system.published.read(published), "model.")
     if not ours:
         config, tensors = system.adapt(config, tensors)
-    decode = from_dict(Decode, own.get("decode", {}), "decode.")
     made_for = own.get("task") or system.published.task(published, system.tasks[0])
     chosen = find_task(task or made_for)
+    usual = system.further.get(chosen.name, {}).get("decode", {})
+    decode = from_dict(Decode, own.get("decode", usual), "decode.")
     identity = Identity(system, config, chosen, decode, str(folder))
     if same := made_for == chosen.name:
         system.published.check_head(published, chosen.name)

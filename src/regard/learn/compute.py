@@ -86,7 +86,8 @@ class Compute:
             lower: Way = "graph" if self.way == "compiled" and self.recordable else "plain"
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
             self.say(f"  {WORDS[self.way]} failed ({reason}); going on with {lower}")
-            self.clear()
+            for parameter in self.parameters:  # what half of a recording left there
+                parameter.grad = None
             self.choose(lower)
             torch.manual_seed(seed)
             return self(batch, last)

@@ -69,10 +69,10 @@ def new_order(asked: Asked) -> Order:
     if is_folder(name):
         name = os.path.abspath(name)
         loaded = load(name, task=asked.task.name)
-        for key in ("tokenizer", "vocabulary"):
+        for key in ("tokenizer", "vocabulary", "kind"):
             if key in asked.said.get("data", {}):
                 raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
-        recipe = loaded.identity.system.recipes.get(asked.task.name, {})
+        recipe = loaded.identity.system.further.get(asked.task.name, {})
         settings = resolve({**recipe, "decode": as_dict(loaded.identity.decode)}, asked.said)
         text, config = loaded.text_or_refuse(), loaded.config
         if loaded.fresh:  # a head that was published without our special tokens has learnt to do without

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import tokenizers
@@ -72,13 +72,14 @@ def _held_out(task: Task, found: Reading, say: Say) -> list[Any]:
 
 def prepare(order: Order, say: Say) -> Prepared:
     task, settings, sources = order.identity.task, order.settings, order.sources
+    task.check(order.identity.config, settings.train.tokens, settings.data)
     own = validation_samples(task, sources, settings, say) if sources.valid else []
     files = Files(task, sources, settings.data.share, say, own)
     found = files.read()
     valid = own or _held_out(task, found, say)
     text, config = order.text, order.identity.config  # a folder's tokenizer and config belong together already
     if text is None:
-        text = task.grow(_make_text(files, found, settings, say))
+        text = task.grow(_make_text(files, found, settings, say, valid))
         config = task.fit(config, text)
     limit = Limit.of(settings, task, config)
     train = _tokens(files, found, text, config, settings, limit, say)
@@ -96,19 +97,22 @@ def prepare(order: Order, say: Say) -> Prepared:
     return Prepared(train, encoded, text, config, facts, found.labels, task.pairing(valid, settings.data))
 
 
-def _make_text(files: Files, found: Reading, settings: Settings, say: Say) -> Text:
+def _make_text(files: Files, found: Reading, settings: Settings, say: Say, valid: Sequence[Any]) -> Text:
     if settings.data.tokenizer:
-        text = Text.load(settings.data.tokenizer)
+        text = files.task.adopt(Text.load(settings.data.tokenizer))
         say(f"  tokenizer {settings.data.tokenizer} with {text.size:,} tokens")
         return text
     # Which texts and how many tokens decide it, and the library's version might.
     made = files.task.name, settings.data.vocabulary, settings.data.kind, files.task.flavour(settings.data)
-    key = key_of("tokenizer", tokenizers.__version__, found.fingerprint, *made)
+    # an alphabet must know what the validation data holds too
+    more = list(files.task.texts(valid)) if settings.data.kind == "characters" else []
+    key = key_of("tokenizer", tokenizers.__version__, found.fingerprint, fingerprint(more), *made)
     if (kept := recall(key)) is not None:
         say("  tokenizer from the cache: it was trained on these texts before")
         return Text(tokenizers.Tokenizer.from_str(kept))
     say("  making a tokenizer of these texts")
-    text = files.task.tokenizer(files.task.texts(files.samples(found, "read")), settings.data)
+    texts = files.task.texts(files.samples(found, "read"))
+    text = files.task.tokenizer(chain(texts, more), settings.data)
     remember(key, text.backend.to_str())
     return text
 
@@ -128,6 +132,8 @@ class Limit:
         if task.cuts:
             limit = min((settings.data.longest, "data.longest"), (config.length, "model.length"))
             return cls(*limit, task.unit, "are cut in their middle")
+        if not task.limited:
+            return cls(10**9, "", task.unit)
         # a sample must also fit into a grain, with its special tokens on all sides
         room = settings.train.tokens // len(task.sides) - 1
         return cls(*min((settings.data.longest, "data.longest"), (room, "train.tokens")), task.unit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from regard.config import as_dict, override, parse_assignments, read_settings
@@ -49,9 +49,13 @@ def gather(
 
 def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]) -> Settings:
     made: dict[str, Any] = {}
+    if {"steps", "passes"} <= said.get("train", {}).keys():
+        raise SettingError("train.steps and train.passes both say how long: say one of them.")
     for name, kind in GROUPS.items():
         usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), said.get(name, {})
         made[name] = told(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
+    if "steps" in said.get("train", {}):  # in place of a recipe's passes
+        made["train"] = replace(made["train"], passes=0.0)
     model = {**recipe.get("model", {}), **said.get("model", {})}
     for taken, instead in (("vocabulary", "data.vocabulary"), ("pad", ""), ("start", ""), ("end", "")):
         if taken in model:

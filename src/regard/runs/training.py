@@ -19,7 +19,7 @@ from regard.model import Model, assemble, load
 from regard.nn.kernels import packed_kernel
 from regard.runs.folder import RunFolder
 from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
-from regard.runs.prepare import prepare
+from regard.runs.prepare import Prepared, prepare
 from regard.runs.progress import Screen, quiet, tell
 from regard.runs.settings import gather
 from regard.runs.trainer import Trainer
@@ -57,9 +57,8 @@ def train(
             _determined()
         tell(console, f"reading {', '.join(order.sources.data)}")
         prepared = prepare(order, lambda line: tell(console, line))
-        packed = _packs(
-            order, prepared.config, where, console, folder.facts().get("packed") if going_on or not first else None
-        )
+        begun = folder.facts().get("packed") if going_on or not first else None
+        packed = _packs(order, prepared, where, console, begun)
         if packed and _drops(prepared.config):
             tell(console, "  packed rows have no attention dropout: model.attention_dropout is 0 in this run")
             prepared = replace(prepared, config=replace(prepared.config, attention_dropout=0.0))
@@ -67,8 +66,8 @@ def train(
         identity = replace(order.identity, config=prepared.config, labels=prepared.labels, pair=prepared.pair)
         fresh = assemble(identity, prepared.text)
         if order.start is not None and order.start.is_dir():
-            begun = start_from(fresh, order.start, order.settings.model)
-            for line in begun if not going_on else ():
+            made = start_from(fresh, order.start, order.settings.model)
+            for line in made if not going_on else ():
                 tell(console, f"  {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)
@@ -100,14 +99,17 @@ def _determined() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _packs(order: Order, config: Any, where: torch.device, console: Console, begun: bool | None) -> bool:
+def _packs(order: Order, prepared: Prepared, where: torch.device, console: Console, begun: bool | None) -> bool:
     """Whether samples are packed: where the kernel for packed rows is, unless a person said otherwise.
 
     A run that goes on does as it has `begun`, wherever: a grain means the same samples to its end."""
     settings: Train = order.settings.train
     able = where.type == "cuda" and autocasts(where, settings) and packed_kernel()
-    packed = settings.packed == "on" or (settings.packed == "auto" and able and not _drops(config))
+    packed = settings.packed == "on" or (settings.packed == "auto" and able and not _drops(prepared.config))
     packed = packed if begun is None else begun
+    if packed:  # full windows of long texts need no packing
+        task = order.identity.task
+        packed = task.plan(prepared.train, prepared.config, settings.tokens, settings.seed, True).shape is not None
     if packed and not able:
         tell(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
     return packed

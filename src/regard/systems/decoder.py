@@ -90,4 +90,5 @@ def build(config: Config) -> DecoderOnly:
 SYSTEM = System(
     name="decoder", about="the Transformer's decoder alone (T-D): goes on with text", config=Config, presets=PRESETS,
     build=build, tasks=("language", *fine_tuning.TASKS), unsayable=unpublished, recipes=fine_tuning.RECIPES,
+    further=fine_tuning.FURTHER,
 )  # fmt: skip

@@ -34,6 +34,19 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+FURTHER: dict[str, dict[str, dict[str, Any]]] = {
+    **RECIPES,
+    "language": {
+        "train": {
+            "steps": 2000, "tokens": 8192, "rate": 5e-5, "warmup": 100, "schedule": "cosine", "smoothing": 0.0,
+            "betas": "0.9,0.95", "eps": 1e-8, "decay": 0.1, "clip": 1.0, "every": 250,
+        },
+        "decode": {"sample": True, "top_k": 40},
+    },
+}  # fmt: skip
+"""Text of another kind is learnt slowly by weights that know much: a high rate would make them forget it."""
+
+
 def dress(config: Any, tensors: Tensors) -> Tensors:
     """The published head of choices has a bias. It moves all choices alike and changes none; ours is 0."""
     weight, bias = (f"multiple_choice_head.summary.{part}" for part in ("weight", "bias"))

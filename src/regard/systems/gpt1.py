@@ -135,5 +135,5 @@ def unsayable(config: Config) -> str:
 SYSTEM = System(
     name="gpt1", about="decoder-only of 2018: trained on books, tuned for tasks", config=Config, presets=PRESETS,
     build=build, names=NAMES, published=PUBLISHED, tasks=("language", *fine_tuning.TASKS), adapt=adapt,
-    dress=fine_tuning.dress, unsayable=unsayable, recipes=fine_tuning.RECIPES,
+    dress=fine_tuning.dress, unsayable=unsayable, recipes=fine_tuning.RECIPES, further=fine_tuning.FURTHER,
 )  # fmt: skip

@@ -168,5 +168,5 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 SYSTEM = System(
     name="gpt2", about="decoder-only of 2019: goes on with text", config=Config, presets=PRESETS, build=build, names=NAMES,
     published=PUBLISHED, tasks=("language", *fine_tuning.TASKS), adapt=adapt, dress=fine_tuning.dress,
-    recipes=fine_tuning.RECIPES,
+    recipes=fine_tuning.RECIPES, further=fine_tuning.FURTHER,
 )  # fmt: skip

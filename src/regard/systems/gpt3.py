@@ -114,4 +114,5 @@ def build(config: Config) -> DecoderOnly:
 SYSTEM = System(
     name="gpt3", about="decoder-only of 2020: every other layer looks at a band", config=Config, presets=PRESETS,
     build=build, tasks=("language", *fine_tuning.TASKS), unsayable=unpublished, recipes=fine_tuning.RECIPES,
+    further=fine_tuning.FURTHER,
 )  # fmt: skip

@@ -17,6 +17,8 @@ def check_sizes(config: Any, sizes: Sequence[str], shares: Sequence[str]) -> Non
     for name in sizes:
         if getattr(config, name) < 1:
             raise SettingError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
+    if not 0 <= getattr(config, "end", 0) < config.vocabulary:
+        raise SettingError(f"model.end {config.end} is no token of a vocabulary of {config.vocabulary}.")
     if config.width % config.heads:
         raise SettingError(f"model.width {config.width} cannot be divided among model.heads {config.heads}.")
     for name in shares:
@@ -64,6 +66,8 @@ class System:
     """what the published layout cannot say of this config; empty when it can say all"""
     recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """by task: settings that go before those of the preset"""
+    further: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """by task: settings for weights that have learnt already, where no preset speaks for them"""
 
     def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
         """The default settings of a preset that is asked for this task."""

@@ -7,7 +7,7 @@ from one document into another.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,14 +31,12 @@ from regard.inputs.flow import Flow
 from regard.inputs.rows import pack, pad
 from regard.inputs.text import END_OF_TEXT, Text
 from regard.tasks.asked import Asked
+from regard.tasks.prompts import cut_text, prompt_ids, reason, room_left, stops
 from regard.tasks.task import Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch
 
 CONTINUES, TORN, OPENS = 0, 1, 2
 """How a row of tokens joins the one before: it goes on, something was taken out between them, or a document begins."""
-
-SAID = 256
-"""Tokens that are said when nobody says how many."""
 
 BUDGET = 65_536
 """Tokens of prompts and answers that are searched at once."""
@@ -54,6 +52,7 @@ class Language(Task):
     unit = "passages"
     metric = "loss"
     lowest = True
+    limited = False
     sample = Passage
     sides = ("text", "joint")
     model = "gpt2-mini"
@@ -82,6 +81,18 @@ class Language(Task):
     def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
         texts = map(DETOKENISERS[data.detokenise], texts)
         return Text.characters(texts) if data.kind == "characters" else Text.language(texts, data.vocabulary)
+
+    def check(self, config: Any, tokens: int, data: Data) -> None:
+        if config.length > tokens:
+            raise SettingError(
+                f"train.tokens={tokens} has no room for one window of model.length={config.length}. Raise it, or lower that."
+            )
+        if data.stride > config.length:
+            raise SettingError(f"data.stride={data.stride} would leave tokens out: the context has {config.length}.")
+
+    def adopt(self, text: Text) -> Text:
+        """Documents begin and end with a token that a vocabulary made for something else may lack."""
+        return text if text.id_of(END_OF_TEXT) is not None else text.add([END_OF_TEXT])
 
     def fit(self, config: Any, text: Text) -> Any:
         end = text.id_of(END_OF_TEXT)
@@ -150,26 +161,27 @@ class Language(Task):
         for rows in plan.sequential():
             x, mask = pad([prompts[i] for i in rows], config.end)
             batch = Batch(x, mask).to(model.device)
-            until = _stops(text, decode.until)
+            until = stops(text, decode.until)
             found = search(
                 model.body, batch, config.end, torch.from_numpy(limits[rows]), decode, requests=first + rows,
                 until=until, budget=BUDGET,
             )  # fmt: skip
             for i, options in zip(rows.tolist(), found, strict=True):
-                answers[i] = self._say(text, inputs[i], options, decode)
+                answers[i] = self._say(model, inputs[i], options, int(lengths[i]), decode)
         return answers
 
-    def _say(self, text: Text, prompt: str, options: list[Found], decode: Decode) -> Answer:
-        values = [_cut_text(text, option, decode.until) for option in options]
-        best = options[0]
+    def _say(self, model: Asked, prompt: str, options: list[Found], given: int, decode: Decode) -> Answer:
+        text, best = model.text_or_refuse(), options[0]
+        values = [cut_text(text, option, decode.until) for option in options]
+        why = [reason(option, given, model.config) for option in options]
         extra = {
             "prompt": prompt,
             "ids": list(best.tokens),
-            "why": best.why,
+            "why": why[0],
             "log_probabilities": np.round(best.logs, 6).tolist(),
             "alternatives": [
-                {"value": value, "score": option.score, "why": option.why}
-                for value, option in zip(values, options, strict=True)
+                {"value": value, "score": option.score, "why": because}
+                for value, option, because in zip(values, options, why, strict=True)
             ],
         }
         return Answer(values[0], tuple(option.score for option in options), tuple(text.pieces(best.tokens)), extra)
@@ -177,21 +189,14 @@ class Language(Task):
     def streams(self, decode: Decode) -> bool:
         return decode.beam == 1 and decode.best == 1
 
-    def stream_answer(self, model: Asked, prompt: str, decode: Decode) -> Iterator[str]:
+    def stream_answer(self, model: Asked, prompt: str, decode: Decode, first: int = 0) -> Iterator[str]:
         text, config = model.text_or_refuse(), model.config
         ids = prompt_ids(prompt, text, config, decode)
-        if decode.best > 1:
-            raise SettingError("decode.best answers one after another cannot be streamed: ask for one.")
         limit = torch.tensor([room_left(len(ids), config, decode)])
-        flow = Flow(text, decode.until)
         batch = Batch(torch.tensor([ids])).to(model.device)
-        for new in stream(model.body, batch, config.end, limit, decode, until=_stops(text, decode.until)):
-            if part := flow.add(new[0]):
-                yield part
-            if flow.stopped:
-                return
-        if rest := flow.end():
-            yield rest
+        request, until = np.array([first]), stops(text, decode.until)
+        steps = stream(model.body, batch, config.end, limit, decode, requests=request, until=until)
+        return _flowing(steps, Flow(text, decode.until))
 
     def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
         """The likeliest of some continuations, as GPT-2 was asked without being trained for it: by the probability of all
@@ -210,7 +215,7 @@ class Language(Task):
         logs = logits[:, :-1].log_softmax(-1).gather(2, x[:, 1:, None])[..., 0].double().cpu()
         sums = [float(logs[i, len(given) - 1 : len(row) - 1].sum()) for i, row in enumerate(rows)]
         counts = [len(row) - len(given) for row in rows]
-        chances = torch.tensor(sums).softmax(0).tolist()
+        chances = torch.tensor(sums, dtype=torch.float64).softmax(0).tolist()
         order = sorted(range(len(choices)), key=lambda i: -sums[i])
         listed = [
             {"value": choices[i], "probability": chances[i], "log_probability": sums[i], "tokens": counts[i]}
@@ -263,24 +268,6 @@ def documents(encoded: Encoded) -> Stretches:
     return np.stack([text.starts[heads], text.starts[following] - 1 + opens], axis=1)
 
 
-def prompt_ids(prompt: str, text: Text, config: Any, decode: Decode) -> list[int]:
-    ids = text.encode([prompt])[0] or [config.end]
-    if len(ids) <= config.length:
-        return ids
-    if decode.crop:
-        keep = max(config.length + 1 - (decode.length or SAID), config.length // 2)
-        return ids[-keep:]
-    raise RegardError(
-        f"the prompt has {len(ids):,} tokens, and the model reads {config.length:,}. Shorten it, or set decode.crop=true to "
-        "keep its end."
-    )
-
-
-def room_left(given: int, config: Any, decode: Decode) -> int:
-    """How many tokens may be said: the last of them is not read again."""
-    return min(decode.length or SAID, config.length - given + 1)
-
-
 def _rows(rows: Sequence[Sequence[int]]) -> Rows:
     starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     values = np.concatenate([np.array(row, dtype=np.int32) for row in rows]) if len(rows) else np.zeros(0, np.int32)
@@ -293,26 +280,14 @@ def _stream(encoded: Encoded) -> np.ndarray:
     return text.values
 
 
-def _stops(text: Text, until: Sequence[str]) -> Callable[[int, list[int]], bool] | None:
-    """Whether what a row has said holds a stop string; each is asked again and again as it grows."""
-    flows: dict[
-        int, tuple[list[int], Flow, int]
-    ] = {}  # by the list, which grows; it is kept, so that no other has its number
-
-    def heard(row: int, tokens: list[int]) -> bool:
-        _, flow, known = flows.get(id(tokens), (tokens, Flow(text, until), 0))
-        flow.add(tokens[known:])
-        flows[id(tokens)] = tokens, flow, len(tokens)
-        return flow.stopped
-
-    return heard if until else None
-
-
-def _cut_text(text: Text, found: Found, until: Sequence[str]) -> str:
-    if not until:
-        return text.decode([found.tokens])[0]
-    flow = Flow(text, until)
-    return flow.add(found.tokens) + flow.end()
+def _flowing(steps: Iterator[list[list[int]]], flow: Flow) -> Iterator[str]:
+    for new in steps:
+        if part := flow.add(new[0]):
+            yield part
+        if flow.stopped:
+            return
+    if rest := flow.end():
+        yield rest
 
 
 def _beginning(text: str) -> str:

@@ -85,6 +85,8 @@ class Task:
     """of its rows of ids"""
     model: ClassVar[str]
     """the preset that is trained when none is named"""
+    limited: ClassVar[bool] = True
+    """whether a sample can be too long"""
     usage: ClassVar[str] = '"a text"'
     """an input as it is written on a command line"""
     generates: ClassVar[bool] = True
@@ -123,6 +125,10 @@ class Task:
         """The same sample after one that was taken out before it."""
         return sample
 
+    def adopt(self, text: Text) -> Text:
+        """A tokenizer that a person brings, with what the task cannot do without."""
+        return text
+
     def grow(self, text: Text) -> Text:
         """The tokenizer with the special tokens that only this task has."""
         return text
@@ -130,6 +136,9 @@ class Task:
     def pairing(self, samples: Sequence[Any], data: Data) -> str:
         """How the two texts of a sample are read together (`data.pair`); nothing where there is one text."""
         return ""
+
+    def check(self, config: Any, tokens: int, data: Data) -> None:
+        """Refuse settings that cannot work, before anything is read; `tokens` are those of a grain."""
 
     def fit(self, config: Any, text: Text) -> Any:
         """The system's config with the tokenizer's vocabulary and special tokens."""
@@ -181,7 +190,7 @@ class Task:
         """Whether an answer can be given as it is made."""
         return False
 
-    def stream_answer(self, model: Asked, prompt: str, decode: Decode) -> Iterator[str]:
+    def stream_answer(self, model: Asked, prompt: str, decode: Decode, first: int = 0) -> Iterator[str]:
         raise RegardError(f"{self.name} answers as a whole, not word by word.")
 
     def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
