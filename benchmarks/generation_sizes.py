@@ -73,6 +73,10 @@ def draw(source: Path, target: Path) -> None:
         panel.plot(*zip(*points, strict=True), marker="o", ms=4, color=colour)
         panel.set(xscale="log", title=title, xlabel=across, yscale="log" if part == "rows" else "linear")
         panel.set_xticks([x for x, _ in points], [str(x) for x, _ in points])
+        if part == "rows":
+            ticks = [step * 10**power for power in (2, 3, 4, 5) for step in (1, 2, 5)]
+            low, high = min(y for _, y in points), max(y for _, y in points)
+            panel.set_yticks([tick for tick in ticks if low / 2 < tick < 2 * high])
         panel.minorticks_off()
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
         panel.set_ylim(bottom=0 if part != "rows" else None)
