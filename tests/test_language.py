@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
 from collections.abc import Sequence
 from io import StringIO
 from itertools import pairwise
@@ -21,6 +23,8 @@ from regard.data.texts import Passage
 from regard.errors import DataError, RegardError, SettingError
 from regard.inputs.text import END_OF_TEXT, Text
 from regard.runs.evaluating import evaluate
+from regard.runs.order import Sources
+from regard.runs.reading import Files
 from regard.runs.scoring import validation_sums
 from regard.runs.settings import resolve
 from regard.tasks import find_task
@@ -53,8 +57,9 @@ def model_of(length: int = 24, **changes: Any) -> regard.Model:
 
 
 def passages(*texts: str) -> list[Passage]:
-    """A text that begins with + goes on with the one before; with / something was taken out between them."""
-    return [Passage(t.lstrip("+/"), "f.txt", i, t[0] not in "+/", t[0] == "/") for i, t in enumerate(texts, 1)]
+    """A text that begins with + goes on with the one before; with / something was taken out between them; with | it opens a
+    document, and the end of the one before was taken out."""
+    return [Passage(t.lstrip("+/|"), "f.txt", i, t[0] not in "+/", t[0] in "/|") for i, t in enumerate(texts, 1)]
 
 
 def encode(model: regard.Model, *texts: str, data: Data | None = None) -> Any:
@@ -71,6 +76,36 @@ def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> No
     assert values == said
     # abcde and its end; fg, whose end was taken out; hija, whose end nobody saw
     assert documents(encoded).tolist() == [[0, 6], [6, 8], [9, 12]]
+    encoded = encode(model, "abc", "|de", "fg")
+    assert encoded.sides["text"].values.tolist() == [end, *(ids[x] for x in "abc"), end, *(ids[x] for x in "de"), end,
+                                                     *(ids[x] for x in "fg")]  # fmt: skip
+    assert documents(encoded).tolist() == [[0, 3], [4, 7], [7, 9]]  # abc is not said to end
+
+
+def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: Path) -> None:
+    draw, model = random.Random(0), model_of()
+    whole = ["".join(draw.choices("abcdefghij", k=draw.choice((40, 400, 3000)))) for _ in range(60)]
+    whole = ["\n".join(text[at : at + 50] for at in range(0, len(text), 50)) for text in whole]
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in whole))
+    files = Files(TASK, Sources((path,)), 0.4, lambda line: None)
+    found = files.read()
+    text, end = model.text_or_refuse(), model.config.end
+    for samples in (list(files.samples(found, "read")), found.held):
+        encoded = TASK.encode(samples, text, model.config, 10**9)
+        values, ends, cut = encoded.sides["text"].values.tolist(), 0, 0
+        for first, last in documents(encoded).tolist():
+            words = text.decode([[i for i in values[first : last + 1] if i != end]])[0]
+            closed = values[last] == end
+            assert any(other.endswith(words) if closed else words in other for other in whole)
+            ends, cut = ends + closed, cut + (not closed)
+        assert ends > 10 and cut > 5
+    assert len(found.held) > 30
+    follows = [
+        b.torn is False
+        for a, b in pairwise(found.held)
+        if not b.opens and b.line == a.line and a.text + b.text in whole[b.line - 1]
+    ]
+    assert follows and all(follows)  # what is held out together stays together
 
 
 def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone() -> None:
@@ -109,6 +144,27 @@ def test_a_stride_beyond_the_context_is_refused() -> None:
     model = model_of(length=8)
     with pytest.raises(SettingError, match=r"data\.stride=9 would leave tokens out"):
         list(TASK.batches(encode(model, "abc"), model.config, 64, Data(stride=9)))
+
+
+def test_windows_of_one_shape_teach_every_token_after_its_own_document_alone() -> None:
+    model = model_of(length=8)
+    texts = ["abc", "defghijabcd efg\n" * 9, "|hi", "j" * 40 + "ab" * 99]
+    encoded = encode(model, *texts)
+    plan = TASK.plan(encoded, model.config, 8, 1, False)
+    assert plan.steady and plan.shape is None
+    values, spans, places = encoded.sides["text"].values, documents(encoded).tolist(), []
+    for grain in plan.epoch(0):
+        batch = TASK.collate(encoded, grain, model.config)
+        assert batch.labels is not None and batch.x.shape == batch.labels.shape == (1, 8)
+        part, count = TASK.loss(model, batch)
+        first, last, said, _ = grain[0].tolist()
+        start, stop = next((a, b) for a, b in spans if a <= first and last <= b)
+        assert first == max(start, last - 8) and stop >= last
+        row = torch.from_numpy(values[first : last + 1].astype(np.int64))
+        losses = F.cross_entropy(model.logits(row[None, :-1])[0], row[1:], reduction="none")[said - first :]
+        assert int(count) == last - said and float(part) == pytest.approx(float(losses.sum()), rel=1e-9)
+        places += range(said + 1, last + 1)
+    assert sorted(places) == [place for a, b in spans for place in range(a + 1, b + 1)]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -338,6 +394,17 @@ def test_a_run_starts_from_another(tmp_path: Path) -> None:
                  settings=["train.steps=1", "train.tokens=64", "train.rate=1e-9", "train.warmup=0"])  # fmt: skip
     one, two = (regard.load(tmp_path / name).weights() for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
+
+
+@pytest.mark.parametrize("letter", "abcdef")
+def test_a_small_text_holds_out_a_small_part_that_says_something(tmp_path: Path, letter: str) -> None:
+    draw = random.Random(1)
+    text = "".join(draw.choices("abcdefgh\n", k=8191)) + "\n" + letter
+    files = Files(TASK, Sources((write(tmp_path / "a.txt", text),)), 0.02, lambda line: None)
+    held = sum(len(sample.text) for sample in files.read().held)
+    assert 100 < held < 0.1 * len(text)
+    _, said = train(str(tmp_path / "a.txt"), tmp_path / "run", "data.kind=characters", "train.steps=1")
+    assert "windows of 16 tokens" in said
 
 
 def test_too_small_a_grain_and_no_text_are_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from regard.data import files, texts
 from regard.data.files import blocks
 from regard.data.rows import Empty
-from regard.data.texts import PASSAGE, REACH, Passage, divide, iterate_texts, text_files
+from regard.data.texts import PASSAGE, REACH, SHORTEST, Passage, divide, iterate_texts, passage_size, text_files
 from regard.errors import DataError, RegardError, UnknownName
 
 VOCABULARY = Path(__file__).parents[2] / "shared/data/vocab/gpt2"
@@ -196,18 +196,40 @@ def test_a_long_document_is_divided_at_line_ends(folder: Path) -> None:
     lines = "".join(f"line {n} of many\n" for n in range(1, 5001))
     found = read(write("a.txt", lines))
     assert all(isinstance(item, Passage) for item in found)
-    assert "".join(item.text for item in found) == lines and len(found) == -(-len(lines) // (PASSAGE - 20))
+    assert "".join(item.text for item in found) == lines
+    assert len(lines) / SHORTEST < len(found) < len(lines) / (SHORTEST - 20)
     assert [item.opens for item in found] == [True] + [False] * (len(found) - 1)
     for item in found:
         assert item.text.startswith(f"line {item.line} of") and item.text.endswith("many\n")
-        assert len(item.text) <= PASSAGE
+        assert len(item.text) <= SHORTEST or item is found[-1]
     row = read(write("a.jsonl", "\n" + json.dumps({"text": lines})))
     assert [item.text for item in row[1:]] == [item.text for item in found] and {item.line for item in row[1:]} == {2}
 
 
-def test_a_document_of_one_passage_is_whole() -> None:
+def test_a_document_of_one_passage_is_whole_and_little_is_never_left_over() -> None:
     assert [len(item.text) for item in passages("ab\n" * 2730 + "ab")] == [PASSAGE]
-    assert len(passages("ab\n" * 2730 + "abc")) == 2
+    assert [len(item.text) for item in passages("ab\n" * 2730 + "abc")] == [PASSAGE + 1]
+    for size in range(2700, 30_000, 77):
+        found = passages("ab\n" * size, 5000)
+        assert all(PASSAGE // 4 <= len(item.text) <= PASSAGE + PASSAGE // 4 for item in found)
+        assert found == passages("ab\n" * size)
+
+
+@pytest.mark.parametrize("size", [30_000, 120_000, 700_000, 2_000_000])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
+def test_there_are_enough_passages_of_a_small_text_to_hold_a_few_out(folder: Path, size: int, name: str) -> None:
+    draw = random.Random(0)
+    text = "".join(f"{draw.random()}\n" for _ in range(size // 19))
+    write(name, json.dumps({"text": text}) if name.endswith("jsonl") else text)
+    found = read(name)
+    assert len(found) > 50 and max(len(item.text) for item in found if isinstance(item, Passage)) <= 1.25 * PASSAGE
+    assert documents(name) == [text]
+
+
+def test_the_size_of_passages_changes_seldom_with_the_files(folder: Path) -> None:
+    sizes = [passage_size([write("a.txt", "x" * size)]) for size in range(1000, 1_000_000, 5000)]
+    assert sizes == sorted(sizes) and set(sizes) == {512, 1024, 2048, 4096, 8192}
+    assert passage_size(["a.txt", "missing"]) == PASSAGE
 
 
 def test_without_line_ends_blanks_will_do_and_without_those_anything() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.data.plan import Packs
-from regard.data.windows import Pieces, Windows, cut, in_turn, plan_windows
+from regard.data.windows import Pieces, Windows, in_turn, plan_windows, unsaid
 from regard.errors import DataError
+from regard.inputs.rows import pack
 
-DOCUMENTS = np.array([[0, 100], [101, 500], [501, 2000]])
+LONG = np.array([[0, 200], [201, 800], [801, 4000]])
 
 
 def said(stretches: np.ndarray) -> list[int]:
@@ -21,56 +21,103 @@ def inside(stretches: np.ndarray, documents: np.ndarray) -> bool:
     return all(any(a <= first < last <= b for a, b in documents.tolist()) for first, last in stretches.tolist())
 
 
-def test_long_documents_are_full_windows_of_one_shape_none_across_two_documents() -> None:
-    plan = plan_windows(DOCUMENTS, 16, 64, seed=1, packed=False)
-    assert isinstance(plan, Windows) and plan.steady and plan.shape is None and plan.padding() == 0
-    for number in range(60):
+def labels(grains: list[np.ndarray]) -> list[int]:
+    """The places of all that grains say."""
+    rows = np.concatenate(grains)
+    return said(rows[:, [2, 1]] if rows.shape[1] > 2 else rows)
+
+
+def test_long_documents_are_windows_of_one_shape_none_across_two_documents() -> None:
+    plan = plan_windows(LONG, 16, 64, seed=1, packed=False)
+    assert isinstance(plan, Windows) and plan.steady and plan.shape is None and 0 < plan.padding() < 0.1
+    assert "windows of 16 tokens" in plan.about
+    for number in range(300):
         _, grain = plan.grain(number)
-        assert grain.shape == (4, 2) and plan.tokens(number) == plan.size(grain) == 64
-        assert set((grain[:, 1] - grain[:, 0]).tolist()) == {16} and inside(grain, DOCUMENTS)
+        assert grain.shape == (4, 4) and plan.size(grain) == 64 and plan.tokens(number) == len(labels([grain]))
+        assert set(grain[:, 3].tolist()) == {16} and int((grain[:, 1] - grain[:, 0]).max()) <= 16
+        assert (grain[:, 0] <= grain[:, 2]).all() and (grain[:, 2] < grain[:, 1]).all() and inside(grain[:, :2], LONG)
+        # what is filled up begins a document, or is a whole one
+        assert all(first in LONG[:, 0] for first, last, *_ in grain.tolist() if last - first < 16)
 
 
-def test_an_epoch_says_each_token_at_most_once_and_epochs_say_all_of_them() -> None:
-    plan = Windows(DOCUMENTS, 16, 64, seed=3)
-    everything: set[int] = set()
-    for epoch in range(200):
-        places = [place for grain in plan.epoch(epoch) for place in said(grain)]
-        assert len(places) == len(set(places))
-        everything |= set(places)
-    assert everything == set(said(DOCUMENTS))
+def test_an_epoch_says_each_token_once_but_for_what_fills_no_grain() -> None:
+    plan = Windows(LONG, 16, 64, seed=3)
+    counts = np.zeros(int(LONG.max()) + 1, dtype=np.int64)
+    epochs = 400
+    for epoch in range(epochs):
+        places = labels(plan.epoch(epoch))
+        assert len(places) == len(set(places)) and len(said(LONG)) - len(places) < 64
+        counts[places] += 1
+    share = counts[said(LONG)] / epochs
+    assert share.min() > 0.93 and share.max() <= 1  # all alike, the first and the last of each document too
+    alone = Windows(LONG, 16, 16, seed=3)
+    assert all(sorted(labels(alone.epoch(epoch))) == said(LONG) for epoch in range(20))
+
+
+def test_the_beginning_of_a_document_is_read_as_such_in_every_epoch() -> None:
+    documents = np.array([[0, 100_000]])
+    plan = Windows(documents, 256, 256, seed=1)
+    lengths = [
+        last - first
+        for epoch in range(60)
+        for first, last, *_ in np.concatenate(plan.epoch(epoch)).tolist()
+        if first == 0
+    ]
+    assert len(lengths) == 60 and min(lengths) < 40 and max(lengths) > 216
 
 
 def test_windows_begin_at_other_places_in_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
-    one, again, other = (Windows(DOCUMENTS, 16, 64, seed) for seed in (3, 3, 4))
-    starts = [sorted(np.concatenate(one.epoch(epoch))[:, 0].tolist()) for epoch in range(3)]
-    assert starts[0] != starts[1] != starts[2]
-    assert all(np.array_equal(a, b) for a, b in zip(one.epoch(7), again.epoch(7), strict=True))
-    assert not np.array_equal(one.epoch(7)[0], other.epoch(7)[0])
+    for kind in (Windows, lambda *given: Pieces(*given, packed=True), lambda *given: Pieces(*given, packed=False)):
+        one, again, other = (kind(LONG, 16, 64, seed) for seed in (3, 3, 4))
+        starts = [sorted(np.concatenate(one.epoch(epoch))[:, 0].tolist()) for epoch in range(3)]
+        assert starts[0] != starts[1] != starts[2] != starts[0]
+        assert all(np.array_equal(a, b) for a, b in zip(one.epoch(7), again.epoch(7), strict=True))
+        assert starts[0] != sorted(np.concatenate(other.epoch(0))[:, 0].tolist())
 
 
-def test_short_documents_are_pieces_that_say_everything_once() -> None:
-    documents = np.array([[0, 5], [6, 46], [47, 48], [48, 48]])
-    plan = plan_windows(documents, 16, 64, seed=1, packed=False)
-    assert isinstance(plan, Pieces) and not plan.steady
-    pieces = np.concatenate(plan.epoch(0))
-    assert sorted(said(pieces)) == said(documents) and inside(pieces, documents)
-    assert int((pieces[:, 1] - pieces[:, 0]).max()) <= 16
+def test_a_few_short_stretches_leave_a_corpus_its_windows() -> None:
+    """Where passages are held out, some stretch between two of them is short."""
+    documents = np.array([[0, 5], [6, 4000], [4001, 4011], [4012, 4013], [4014, 9000]])
+    for packed in (False, True):
+        plan = plan_windows(documents, 16, 16, seed=1, packed=packed)
+        assert isinstance(plan, Windows) and plan.steady
+        assert all(sorted(labels(plan.epoch(epoch))) == said(documents) for epoch in range(5))
+
+
+def test_what_rows_leave_unsaid_is_foretold() -> None:
+    for documents in (LONG, np.array([[0, 5], [6, 46], [47, 63], [64, 81]])):
+        plan = Windows(documents, 16, 16, seed=1)
+        rows = np.mean([len(plan.epoch(epoch)) for epoch in range(2000)])
+        assert unsaid(documents, 16) == pytest.approx(1 - len(said(documents)) / 16 / rows, abs=5e-3)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_short_documents_are_pieces_that_say_everything_once(packed: bool) -> None:
+    documents = np.array([[0, 5], [6, 46], [47, 48], [48, 48], [49, 65]])
+    plan = plan_windows(documents, 16, 64, seed=1, packed=packed)
+    assert isinstance(plan, Pieces) and plan.steady is packed
+    for epoch in range(20):
+        pieces = np.concatenate(plan.epoch(epoch))
+        assert sorted(said(pieces)) == said(documents) and inside(pieces, documents)
+        assert int((pieces[:, 1] - pieces[:, 0]).max()) <= 16
+        assert [49, 65] in pieces.tolist()  # what fits is never cut
     _, first = plan.grain(0)
     assert plan.tokens(0) == len(said(first))
 
 
-def test_short_documents_can_be_packed_into_rows_of_one_shape() -> None:
-    documents = np.stack([np.arange(0, 900, 9), np.arange(0, 900, 9) + 8], axis=1)
+def test_documents_of_all_lengths_can_be_packed_into_rows_of_one_shape() -> None:
+    draw = np.random.default_rng(0)
+    ends = np.cumsum(draw.integers(2, 70, 300))
+    documents = np.stack([ends[:-1], ends[1:] - 1], axis=1)
     plan = plan_windows(documents, 16, 64, seed=1, packed=True)
-    assert isinstance(plan, Pieces) and isinstance(plan.inner, Packs) and plan.steady and plan.shape is not None
-    assert plan.shape.rooms == (64,) and sorted(said(np.concatenate(plan.epoch(2)))) == said(documents)
-
-
-@pytest.mark.parametrize(("size", "length", "pieces"), [(16, 16, 1), (17, 16, 2), (33, 16, 3), (1, 16, 1)])
-def test_a_document_is_cut_into_few_pieces_of_like_length(size: int, length: int, pieces: int) -> None:
-    found = cut(np.array([[10, 10 + size]]), length)
-    sizes = found[:, 1] - found[:, 0]
-    assert len(found) == pieces and int(sizes.max()) - int(sizes.min()) <= 1 and int(sizes.sum()) == size
+    assert isinstance(plan, Pieces) and plan.steady and plan.shape is not None and "packed rows" in plan.about
+    assert plan.shape.rooms == (64,) and 0 < plan.padding() < 0.2
+    for epoch in range(10):
+        grains = plan.epoch(epoch)
+        assert sorted(labels(grains)) == said(documents)
+        for grain in grains:  # else it raises
+            rows = [np.zeros(last - first, np.int64) for first, last in grain.tolist()]
+            pack(rows, plan.shape.rooms[0], plan.shape.longest[0], plan.shape.documents)
 
 
 @pytest.mark.parametrize("stride", [1, 3, 8])

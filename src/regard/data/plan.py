@@ -32,6 +32,8 @@ class Epochs:
     """whether all grains have one shape, so that compiled or captured code sees one"""
     shape: Shape | None = None
     """of packed rows"""
+    about = ""
+    """what grains are, in a few words, where there is something to say about it"""
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         sides = np.asarray(lengths, dtype=np.int64)

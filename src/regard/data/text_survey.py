@@ -14,7 +14,7 @@ from regard.data.findings import SHOWN, Place, excerpt
 from regard.data.oddities import bare, oddities
 from regard.data.rows import Empty, format_of
 from regard.data.survey import BYTES_A_TOKEN, Advance, Tally, flaw, hashed, refuse_pipes
-from regard.data.texts import PASSAGE, TABLES, Passage, iterate_file
+from regard.data.texts import TABLES, Passage, iterate_file, passage_size
 from regard.errors import DataError
 
 LINE = 40
@@ -105,7 +105,7 @@ class TextSurvey:
     """What was seen of one set of files: tallies, and of each document its place, sizes and hashes."""
 
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None) -> None:
-        self.entries, self.columns = list(entries), columns
+        self.entries, self.columns, self._size = list(entries), columns, passage_size(entries)
         self.tallies: dict[str, Tally] = {}
         self.passages = self.many = 0
         """passages, and lines that are not empty"""
@@ -198,7 +198,7 @@ class TextSurvey:
         """The text of an entry that can be read, the same at every reading; what else there is, is noted at the first."""
         refuse_pipes((entry,))
         complain = self._complaints(note)
-        items = iterate_file(entry, self.columns, complain)
+        items = iterate_file(entry, self.columns, complain, self._size)
         try:
             for item in items:
                 if not isinstance(item, Empty):
@@ -219,7 +219,7 @@ class TextSurvey:
         text, before = passage.text, document.run
         if before <= SOLID < document.add(text):
             self.tally("solid").add(_place(passage, 0, excerpt(text)))
-        odd, solid = any(oddities(text)), document.run > PASSAGE  # which says itself again and again
+        odd, solid = any(oddities(text)), document.run > self._size  # which says itself again and again
         for at, line in enumerate(text.split("\n")):
             self.many += bool(line)
             if not solid:

@@ -19,7 +19,9 @@ from regard.errors import DataError
 PASSAGE = 8192
 """characters beyond which a document is divided"""
 REACH = 65_536
-"""characters in which a line end is looked for before a blank will do"""
+"""characters in which a line end is looked for before a blank will do; fewer where passages are shorter"""
+SHORTEST, MANY = 512, 100
+"""Passages of small texts are shorter, down to this, so that there are so many of them: a few are held out, by the passage."""
 
 NAMES = ("text",)
 PLAIN = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex")
@@ -39,7 +41,8 @@ class Passage:
     opens: bool
     """whether a document begins here; else the text goes on where the passage before it ended"""
     torn: bool = False
-    """the passage before it was taken out (held out for validation, say)"""
+    """what stood before it was taken out (held out for validation, say); where a document begins here, the end of the one
+    before"""
 
 
 def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | Empty]:
@@ -52,8 +55,9 @@ def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None)
         raise DataError("no data was given.", advice="Name at least one file or folder.")
     check_choice(files, columns)
     found = empty = 0
+    size = passage_size(files)
     for path in files:
-        for item in iterate_file(path, columns):
+        for item in iterate_file(path, columns, size=size):
             found, empty = (found + 1, empty) if isinstance(item, Passage) else (found, empty + 1)
             yield item
     if not found:
@@ -70,6 +74,20 @@ def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
     return found
 
 
+def passage_size(files: Sequence[str]) -> int:
+    """The characters of a passage, by the size of the files; a power of two, so that most of what is added changes nothing."""
+    total = 0
+    for path in map(os.path.expanduser, files):
+        if not os.path.isfile(path):  # a pipe has no size, and what is not there is complained of when it is read
+            return PASSAGE
+        zipped = path.endswith((".gz", *PARQUET))
+        total += os.path.getsize(path) * (3 if zipped else 1)
+    size = PASSAGE
+    while size > SHORTEST and size * MANY > total:
+        size //= 2
+    return size
+
+
 def check_choice(files: Sequence[str], columns: Mapping[str, str] | None) -> None:
     """Refuse a choice of columns where no file has any, or of another than the text."""
     Wanted(NAMES, columns)
@@ -78,17 +96,17 @@ def check_choice(files: Sequence[str], columns: Mapping[str, str] | None) -> Non
 
 
 def iterate_file(
-    path: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse
+    path: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse, size: int | None = None
 ) -> Iterator[Passage | Empty]:
     """Those of one file. Rows and lines that are complained of are left out, where `complain` does not raise."""
     if format_of(path) in TABLES:
         rows = iterate_rows(path, NAMES, columns, complain)
-        return _of_rows(path, ((line, row["text"].replace("\r\n", "\n")) for line, row in rows))
+        return _of_rows(path, ((line, row["text"].replace("\r\n", "\n")) for line, row in rows), size)
     existing(path)
-    return divide(path, 1, (text for _, text in blocks(path, complain)), counted=True)
+    return divide(path, 1, (text for _, text in blocks(path, complain)), counted=True, size=size)
 
 
-def _of_rows(path: str, rows: Iterable[tuple[int, str]]) -> Iterator[Passage | Empty]:
+def _of_rows(path: str, rows: Iterable[tuple[int, str]], size: int | None) -> Iterator[Passage | Empty]:
     blank: list[Empty] = []  # held back: blank lines at the end of a file are no lost documents
     for line, text in rows:
         if not text.strip():
@@ -96,22 +114,26 @@ def _of_rows(path: str, rows: Iterable[tuple[int, str]]) -> Iterator[Passage | E
             continue
         yield from blank
         blank.clear()
-        yield from divide(path, line, (text,), counted=False)
+        yield from divide(path, line, (text,), counted=False, size=size)
 
 
-def divide(path: str, line: int, pieces: Iterable[str], counted: bool) -> Iterator[Passage | Empty]:
-    """One document, given in pieces, as passages. How it comes in pieces changes nothing.
+def divide(
+    path: str, line: int, pieces: Iterable[str], counted: bool, size: int | None = None
+) -> Iterator[Passage | Empty]:
+    """One document, given in pieces, as passages of about `size` characters. How it comes in pieces changes nothing.
 
     `counted`: a line end in the text is one of the file, so that passages have lines of their own.
     """
+    size = size or PASSAGE
+    reach = REACH * size // PASSAGE
     rest, opens = "", True
     for piece in pieces:
         rest += piece
         if opens and not rest.strip():
             continue
         start = 0
-        while len(rest) - start > REACH + 2:  # what `_cut` may look at
-            end = _cut(rest, start)
+        while len(rest) - start > reach + size // 4 + 2:  # what `_cut` may look at
+            end = _cut(rest, start, size, reach)
             yield Passage(rest[start:end], path, line, opens)
             line, start, opens = line + counted * rest.count("\n", start, end), end, False
         rest = rest[start:]
@@ -120,18 +142,24 @@ def divide(path: str, line: int, pieces: Iterable[str], counted: bool) -> Iterat
         return
     start = 0
     while start < len(rest):
-        end = _cut(rest, start)
+        end = _cut(rest, start, size, reach)
         yield Passage(rest[start:end], path, line, opens)
         line, start, opens = line + counted * rest.count("\n", start, end), end, False
 
 
-def _cut(text: str, start: int) -> int:
-    """Where the passage that begins here ends.
+def _cut(text: str, start: int, size: int, reach: int) -> int:
+    """Where the passage that begins here ends. Less than a quarter of one is never left over: it belongs to the last."""
+    end = _apart_at(text, start, size, reach)
+    return len(text) if len(text) - end < size // 4 else end
+
+
+def _apart_at(text: str, start: int, size: int, reach: int) -> int:
+    """Where `text` can be cut.
 
     At a line end if there is one, and where no token of GPT-2 reaches over the cut, so that its tokens are those of the
     whole; else before a blank, where the same holds; else anywhere.
     """
-    near, far = start + PASSAGE, start + REACH
+    near, far = start + size, start + reach
     if len(text) <= near:
         return len(text)
     at = near

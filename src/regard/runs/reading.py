@@ -28,7 +28,7 @@ from regard.tasks import Task
 Say = Callable[[str], None]
 T = TypeVar("T")
 
-_FORM = 2
+_FORM = 3
 """Raised when files are parsed in another way than before: what was found then holds no more."""
 _PAUSE = 10.0
 """Seconds between two lines about a long pass."""
@@ -41,7 +41,7 @@ class Reading:
     train: int
     """samples to train on"""
     fingerprint: str
-    """of their texts"""
+    """of their texts, and of how they join"""
     held: tuple[Any, ...]
     """samples held out for validation; none where that has files of its own"""
     empty: int
@@ -57,6 +57,23 @@ class Reading:
 class _Empties:
     count: int = 0
     first: tuple[str, int] = ("", 0)
+
+
+class _Part:
+    """Some samples out of all, in their order: those that follow a hole are told so."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.taken: Any = None
+        """the first that was left out since one was taken"""
+
+    def take(self, sample: Any) -> Any:
+        joined = sample if self.taken is None else self.task.torn(sample, self.taken)
+        self.taken = None
+        return joined
+
+    def leave(self, sample: Any) -> None:
+        self.taken = sample if self.taken is None else self.taken
 
 
 class Files:
@@ -98,14 +115,14 @@ class Files:
         """Those to train on, and an error at the end where they are not what was found.
 
         What is being done with them is told now and then while it takes long."""
-        held, total, torn = {self.task.key(sample) for sample in found.held}, Fingerprint(), False
+        held, total, rest = {self.task.key(sample) for sample in found.held}, Fingerprint(), _Part(self.task)
         for sample in paced(self._all(), f"{self.task.unit} {doing}", self.say):
             if held and self.task.key(sample) in held:
-                torn = True
+                rest.leave(sample)
                 continue
-            total.add(self.task.texts((sample,)))
-            yield self.task.torn(sample) if torn else sample
-            torn = False
+            joined = rest.take(sample)
+            total.add(_content(self.task, joined))
+            yield joined
         if str(total) != found.fingerprint:
             forget(self.key)
             advice = "Start again when it is whole."
@@ -113,16 +130,19 @@ class Files:
 
     def _read_through(self) -> Reading:
         held, kept, empty = None, [], _Empties()
+        valid, rest = _Part(self.task), _Part(self.task)
         if not self.sources.valid:
             held = Held(map(self.task.key, paced(self._all(), f"{self.task.unit} read", self.say)), self.share)
         total, count, shared, labels = Fingerprint(), 0, 0, set()
         for sample in paced(self._all(empty), f"{self.task.unit} read", self.say):
             if held is not None and self.task.key(sample) in held:
-                kept.append(self.task.torn(sample))
+                rest.leave(sample)
+                kept.append(valid.take(sample))
                 continue
+            valid.leave(sample)
             count += 1
             shared += self.task.key(sample) in self._valid
-            total.add(self.task.texts((sample,)))
+            total.add(_content(self.task, rest.take(sample)))
             if (label := self.task.label(sample)) is not None:
                 labels.add(label)
         return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared, in_order(labels))
@@ -146,6 +166,13 @@ class Files:
         with suppress(OSError):
             return [(found.st_size, found.st_mtime_ns) for found in map(os.stat, self._paths)]
         return []
+
+
+def _content(task: Task, sample: Any) -> Iterator[str]:
+    """By what a sample is known again. Passages alike may be one document or several, whose tokens differ."""
+    yield from task.texts((sample,))
+    if hasattr(sample, "opens"):
+        yield f"{sample.opens} {sample.torn}"
 
 
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:

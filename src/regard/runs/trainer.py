@@ -325,7 +325,7 @@ class Trainer:
         precision = "bfloat16 autocast" if autocasts(where, config) else "float32"
         frozen = f" ({self.frozen:,} frozen)" if self.frozen else ""
         together = f", {self.world.size} processes" if self.world.size > 1 else ""
-        rows = "packed rows" if self.plan.shape is not None else "rows"
+        rows = self.plan.about or ("packed rows" if self.plan.shape is not None else "rows")
         self._say(
             f"{self.order.preset}: {count:,} parameters{frozen} on {where}{together}, {precision}; "
             f"steps {self.done:,} to {config.steps:,}, {passes:.0f} passes over the data, "

@@ -35,8 +35,9 @@ from regard.tasks.prompts import cut_text, prompt_ids, reason, room_left, stops
 from regard.tasks.task import Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch
 
-CONTINUES, TORN, OPENS = 0, 1, 2
-"""How a row of tokens joins the one before: it goes on, something was taken out between them, or a document begins."""
+CONTINUES, TORN, OPENS, APART = 0, 1, 2, 3
+"""How a row of tokens joins the one before: it goes on; something was taken out between them; a document begins where the one
+before ended; or a document begins, but the end of the one before was taken out."""
 
 BUDGET = 65_536
 """Tokens of prompts and answers that are searched at once."""
@@ -68,8 +69,9 @@ class Language(Task):
     def key(self, sample: Passage) -> str:
         return sample.text
 
-    def torn(self, sample: Passage) -> Passage:
-        return replace(sample, torn=True)
+    def torn(self, sample: Passage, taken: Passage) -> Passage:
+        """A document that ends before what was taken out ends truly, so that the next may begin there."""
+        return sample if sample.opens and taken.opens else replace(sample, torn=True)
 
     def texts(self, samples: Iterable[Passage]) -> Iterator[str]:
         for sample in samples:
@@ -107,8 +109,8 @@ class Language(Task):
         """Nothing is too long. The end token of a document is the one that the next begins with."""
         clean = DETOKENISERS["none" if data is None else data.detokenise]
         rows = text.encode([clean(sample.text) for sample in samples])
-        joints = [OPENS if s.opens else TORN if s.torn else CONTINUES for s in samples]
-        joined = [[config.end, *row] if joint == OPENS else row for row, joint in zip(rows, joints, strict=True)]
+        joints = [(APART if s.torn else OPENS) if s.opens else TORN if s.torn else CONTINUES for s in samples]
+        joined = [[config.end, *row] if sample.opens else row for row, sample in zip(rows, samples, strict=True)]
         flat = {"text": joined, "joint": [[joint] for joint in joints]}
         return Encoded(list(samples), {name: _rows(side) for name, side in flat.items()}, [])
 
@@ -121,14 +123,20 @@ class Language(Task):
 
     def collate(self, encoded: Encoded, rows: Stretches, config: Any, shape: Shape | None = None) -> Batch:
         values = _stream(encoded)
-        reads = [values[first:last] for first, last in rows]
-        says = [values[first + 1 : last + 1] for first, last in rows]
         if shape is not None:
+            reads = [values[first:last] for first, last in rows]
+            labels = [values[first + 1 : last + 1] for first, last in rows]
             x, offsets = pack(reads, shape.rooms[0], shape.longest[0], shape.documents, config.end)
-            labels, _ = pack(says, shape.rooms[0], shape.longest[0], shape.documents, IGNORE)
-            return Batch(x, labels=labels, offsets=offsets)
+            y, _ = pack(labels, shape.rooms[0], shape.longest[0], shape.documents, IGNORE)
+            return Batch(x, labels=y, offsets=offsets)
+        first, last = rows[:, :1], rows[:, 1:2]
+        said, room = (rows[:, 2:3], int(rows[:, 3].max())) if rows.shape[1] > 2 else (first, 0)
+        at = first + np.arange(max(room, int((last - first).max())))
+        read = np.minimum(at, last)
         # no mask: padding stands at the end, where the causal rule hides it
-        return Batch(pad(reads, config.end)[0], labels=pad(says, IGNORE)[0])
+        ids = np.where(at < last, values[read].astype(np.int64), config.end)
+        says = np.where((at < last) & (at >= said), values[np.minimum(read + 1, last)].astype(np.int64), IGNORE)
+        return Batch(torch.from_numpy(ids), labels=torch.from_numpy(says))
 
     def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
         stride = config.length if data is None else data.stride or config.length
@@ -136,12 +144,7 @@ class Language(Task):
             raise SettingError(f"data.stride={stride} would leave tokens out: the context has {config.length}.")
         windows = in_turn(documents(encoded), config.length, stride)
         for part in chunked(windows, max(tokens // config.length, 1)):
-            rows = np.array([(first, last) for first, last, _ in part])
-            batch = self.collate(encoded, rows, config)
-            assert batch.labels is not None
-            for row, (first, _, said) in enumerate(part):
-                batch.labels[row, : said - first] = IGNORE
-            yield batch
+            yield self.collate(encoded, np.array([(*window, 0) for window in part]), config)
 
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
@@ -263,7 +266,7 @@ def documents(encoded: Encoded) -> Stretches:
     heads = np.flatnonzero(joints != CONTINUES)
     heads = heads if len(heads) and heads[0] == 0 else np.concatenate([[0], heads])
     following = np.append(heads[1:], len(joints))
-    # where a document follows, its first token ends this one
+    # where the next document follows, its first token ends this one
     opens = np.append(joints, CONTINUES)[following] == OPENS
     return np.stack([text.starts[heads], text.starts[following] - 1 + opens], axis=1)
 

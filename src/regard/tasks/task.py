@@ -121,8 +121,8 @@ class Task:
         """The class of a sample, where the task has classes."""
         return None
 
-    def torn(self, sample: Any) -> Any:
-        """The same sample after one that was taken out before it."""
+    def torn(self, sample: Any, taken: Any) -> Any:
+        """The same sample where others were taken out before it, of which `taken` was the first."""
         return sample
 
     def adopt(self, text: Text) -> Text:
