@@ -99,6 +99,8 @@ def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: P
             assert any(other.endswith(words) if closed else words in other for other in whole)
             ends, cut = ends + closed, cut + (not closed)
         assert ends > 10 and cut > 5
+        opening = [(a, b) for a, b in pairwise(samples) if b.opens]  # where a document is whole, its end is said
+        assert all(b.torn is not any(other.endswith(a.text) for other in whole) for a, b in opening)
     assert len(found.held) > 30
     follows = [
         b.torn is False
