@@ -213,10 +213,10 @@ def test_a_document_of_one_passage_is_whole_and_little_is_never_left_over() -> N
         found = passages("ab\n" * size, 5000)
         assert all(PASSAGE // 4 <= len(item.text) <= PASSAGE + PASSAGE // 4 for item in found)
         assert found == passages("ab\n" * size)
-    late = "x" * (REACH - 1) + "\n" + "y" * 9
-    assert (
-        [len(item.text) for item in passages(late, 1000)] == [len(item.text) for item in passages(late)] == [len(late)]
-    )
+    late = "x" * (REACH - 1) + "\n"
+    for rest, sizes in ((9, [REACH + 9]), (5000, [REACH, 5000])):
+        for piece in (1000, 1 << 30):
+            assert [len(item.text) for item in passages(late + "y" * rest, piece)] == sizes
 
 
 @pytest.mark.parametrize("size", [30_000, 120_000, 700_000, 2_000_000])
