@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +16,10 @@ from torch import Tensor, nn
 from oracle import grads, near, noise, noisy
 from regard.nn import kernels
 from regard.nn.attention import Attention, Dot, Recorder
+from regard.nn.block import Block, Feed, vaswani_block
+from regard.nn.linear import Linear
 from regard.nn.memory import Fixed, Frozen, Growing, Memory
-from regard.nn.rules import Causal, Global, Packed, Real, Rule, Same, Window, Written, dense
+from regard.nn.rules import Causal, Global, Once, Packed, Real, Rule, Same, Window, Written, dense
 from regard.waists import Offsets, Seen
 
 May = Callable[[int, int, int, int], bool]
@@ -50,6 +54,10 @@ RULES: dict[str, tuple[Rule | None, May]] = {
     "window": (Window(1, 2), lambda b, h, q, k: q - 1 <= k <= q + 2),
     "dilated": (Window(1, 1, 2), lambda b, h, q, k: k in (q - 2, q, q + 2)),
     "one row of nothing but padding": (Real(LENGTHS), lambda b, h, q, k: k < int(LENGTHS[b])),
+    "band": (Causal() & Window(1, 0), lambda b, h, q, k: q - 1 <= k <= q),
+    "band, written once": (Once(Causal() & Window(2, 0)), lambda b, h, q, k: q - 2 <= k <= q),
+    "a band as long as the row": (Once(Causal() & Window(4, 0)), lambda b, h, q, k: k <= q),
+    "holes, written once": (Once(Causal() & Real(MARKS)), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
     "holes": (Causal() & Real(MARKS), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
     "documents": (Causal() & Same(DOCUMENTS), lambda b, h, q, k: k <= q and bool(DOCUMENTS[b, q] == DOCUMENTS[b, k])),
     "no such document": (Same(DOCUMENTS, FAR), lambda b, h, q, k: bool(DOCUMENTS[b, q] == FAR[b, k])),
@@ -163,6 +171,170 @@ def test_the_packed_kernel_refuses_what_it_cannot_say() -> None:
     assert kernels.packed_form(OURS & ACROSS) is None
 
 
+@pytest.mark.parametrize("rule", [Causal() & Window(2, 0), Once(Window(1, 0) & Causal()), Window(3, 0)])
+def test_rows_under_a_band_mean_the_same_as_packed_documents(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "varlen_attn", emulated)
+    q, k, v = leaves(rows=3)
+    right, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.7)
+    same_with_gradients(kernels.varlen(q, k, v, rule, 0.7), right, [q, k, v])
+
+
+BAND = Causal() & Window(3, 0)
+ROWS: list[tuple[str, torch.dtype, int, int, int, Rule, float]] = [
+    ("varlen", torch.bfloat16, 2, 11, 11, BAND, 0.0),
+    ("varlen", torch.float16, 1, 11, 11, Once(BAND), 0.0),
+    ("sdpa", torch.bfloat16, 2, 4, 4, BAND, 0.0),  # the band is the row: causal without a mask
+    ("sdpa", torch.bfloat16, 2, 11, 12, BAND, 0.0),
+    ("sdpa", torch.bfloat16, 2, 11, 11, BAND, 0.1),
+    ("sdpa", torch.float32, 2, 11, 11, BAND, 0.0),
+    ("sdpa", torch.bfloat16, 2, 11, 11, Causal() & Window(3, 0, 2), 0.0),
+    ("sdpa", torch.bfloat16, 2, 11, 11, BAND & Real(LENGTHS), 0.0),
+    ("sdpa", torch.bfloat16, 2, 11, 11, Window(3, 1), 0.0),
+]
+
+
+def stand_in(rows: int, length: int, dtype: torch.dtype, device: str = "cuda", width: int = 8) -> Any:
+    place = SimpleNamespace(type=device)
+    return SimpleNamespace(is_cuda=device == "cuda", device=place, dtype=dtype, shape=(rows, H, length, width))
+
+
+@pytest.fixture
+def recent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU that all kernels know."""
+    monkeypatch.setattr(kernels, "varlen_attn", emulated)
+    monkeypatch.setattr(kernels, "_capability_of", lambda device: (9, 0))
+
+
+@pytest.mark.usefixtures("recent")
+@pytest.mark.parametrize("case", ROWS)
+def test_rows_under_a_band_are_given_to_the_packed_kernel_where_it_knows_them(
+    case: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, dtype, rows, queries, keys, rule, dropout = case
+    q, k = stand_in(rows, queries, dtype), stand_in(rows, keys, dtype)
+    assert kernels.choose(q, k, rule, None, dropout, False) == kernel
+    assert kernels.choose(stand_in(rows, queries, dtype, width=12), k, rule, None, dropout, False) == "sdpa"
+    monkeypatch.setattr(kernels, "_capability_of", lambda device: (7, 5))
+    assert kernels.choose(q, k, rule, None, dropout, False) == "sdpa", "it came with Ampere"
+
+
+def test_a_rule_that_is_shared_is_written_out_once_for_each_place_that_is_asked_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr("regard.nn.rules.dense", lambda *asked: written.append(1) or dense(*asked))
+    rule, (q, k, _), at = Once(Causal() & Same(DOCUMENTS)), leaves(), torch.tensor([2, 0, 1, 4, 3])
+    for where in (None, at):
+        right = dense(rule.rule, B, H, torch.arange(L) if where is None else where, torch.arange(L))
+        for _ in range(3):
+            assert torch.equal(kernels.allowed(q, k, rule, where), right)  # type: ignore[arg-type]
+    assert len(written) == 2
+    assert kernels.allowed(q[:1], k[:1], rule, None).shape[0] == 1 and len(written) == 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("changed", ["", "deterministic", "old", "off", "dropout", "short", "float32"])
+def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_capability_of", lambda device: (8, 0) if changed == "old" else (9, 0))
+    monkeypatch.setattr(kernels, "_cudnn", lambda: changed != "off")
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: changed == "deterministic")
+    length, dtype = 500 if changed == "short" else 512, torch.float32 if changed == "float32" else torch.bfloat16
+    chosen = kernels._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0)
+    assert chosen == (kernels.FUSED if changed else kernels.CUDNN)
+    assert set(kernels.FUSED) < set(kernels.CUDNN), "where cuDNN refuses, the others go on"
+
+
+TRACED = """
+import warnings
+import torch
+from regard.nn import kernels
+from regard.nn.attention import Attention
+from regard.nn.rules import Causal
+from regard.systems import gpt3
+from regard.waists import Batch
+
+warnings.simplefilter("error", UserWarning)
+graphs = []
+
+def keep(graph, inputs):
+    graphs.append([node.args[0] for node in graph.graph.nodes if "_backend_from_string" in str(node.target)])
+    return graph.forward
+
+# layers that share a mask
+config = gpt3.Config(width=8, depth=4, heads=2, hidden=8, vocabulary=9, length=12, end=0, band=3)
+body, batch = gpt3.build(config).eval(), Batch(torch.arange(24).view(2, 12) % 9)
+ours = torch.compile(body, fullgraph=True, backend=keep)(batch).sequence
+assert torch.equal(ours, body(batch).sequence) and len(graphs) == 1
+graphs.clear()
+
+# the way of CUDA, on the CPU
+kernels._capability_of = lambda device: (9, 0)
+torch.backends.cudnn.is_available = lambda: True
+kernels.sdpa = lambda q, k, v, rule, at, *more: kernels.causal(q, k, v, *more)
+attention, x = Attention(128, 2).bfloat16(), torch.randn(1, kernels.CUDNN_ROW, 128, dtype=torch.bfloat16)
+traced = torch.compile(attention, fullgraph=True, backend=keep)
+assert torch.equal(traced(x, rule=Causal()), attention(x, rule=Causal()))
+assert graphs[0][:4] == ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"], graphs
+torch.use_deterministic_algorithms(True)
+traced(x, rule=Causal())
+assert graphs[1][0] == "FLASH_ATTENTION" and "CUDNN_ATTENTION" not in graphs[1][:3], graphs
+"""
+
+
+def test_attention_is_traced_as_one_graph_whatever_is_asked_of_the_device() -> None:
+    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -- ways around the modules
+
+
+def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None:
+    swift = pytest.importorskip("regard.nn.swift")
+
+    class Adapted(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner, self.weight, self.bias = inner, inner.weight, inner.bias
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) + x
+
+    class Other(Linear):
+        pass
+
+    def block() -> Any:
+        return vaswani_block(8, 2, 16, norm="pre", activation="gelu").eval()
+
+    assert isinstance(block(), Block) and swift.plain(block())
+    for path in ("attend.inner.qkv", "attend.inner.out", "feed.inner.up", "feed.inner.down", "attend.norm"):
+        home, _, name = path.rpartition(".")
+        for change in (Adapted, lambda _: Other(8, 8)):
+            changed = block()
+            setattr(changed.get_submodule(home), name, change(changed.get_submodule(path)))
+            assert not swift.plain(changed), path
+        for listen in ("register_forward_hook", "register_forward_pre_hook"):
+            changed = block()
+            handle = getattr(changed.get_submodule(path), listen)(lambda *_: None)
+            assert not swift.plain(changed), path
+            handle.remove()
+            assert swift.plain(changed)
+    for path in ("attend.dropout", "feed", "feed.inner", ""):
+        changed = block()
+        changed.get_submodule(path).register_forward_hook(lambda *_: None)
+        assert not swift.plain(changed), path
+    changed = block()
+    changed.feed.inner.up.forward = lambda x: x
+    assert not swift.plain(changed)
+    changed = block()
+    nn.utils.parametrize.register_parametrization(changed.feed.inner.up, "weight", nn.Identity())
+    assert not swift.plain(changed)
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not swift.plain(block())
+    handle.remove()
+    assert type(block().feed.inner) is Feed
+
+
 CUDA, CPU, MPS = "cuda", "cpu", "mps"
 HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]] = [
@@ -188,13 +360,11 @@ CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]]
 ]
 
 
+@pytest.mark.usefixtures("recent")
 @pytest.mark.parametrize("case", CHOICES)
 def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, device, dtype, keys, rule, at, dropout, watched = case
-    monkeypatch.setattr(kernels, "varlen_attn", emulated)
-    x: Any = SimpleNamespace(
-        is_cuda=device == CUDA, device=SimpleNamespace(type=device), dtype=dtype, shape=(1, H, keys, 8)
-    )
+    x = stand_in(1, keys, dtype, device)
     where = torch.arange(1) if at else None
     assert kernels.choose(x, x, rule, where, dropout, watched) == kernel
     monkeypatch.setattr(kernels, "varlen_attn", None)

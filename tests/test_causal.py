@@ -109,6 +109,24 @@ def test_a_band_is_a_token_and_those_before_it() -> None:
     assert table.sum(1).tolist() == [1, 2, 3, 3, 3, 3, 3] and bool(table.diagonal().all())
 
 
+@pytest.mark.parametrize(("name", "masks"), [("dense", 0), ("banded", 1), ("all banded", 2)])
+def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
+    name: str, masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    monkeypatch.setattr("regard.nn.rules.dense", lambda *asked: written.append(1) or dense(*asked))
+    monkeypatch.setattr("regard.nn.kernels.dense", lambda *asked: written.append(1) or dense(*asked))
+    model, x = body(name), ids(2, 9)
+    model(Batch(x))
+    assert len(written) == masks
+    written.clear()
+    model(Batch(x, documents=torch.tensor([[0] * 4 + [1] * 5] * 2)))
+    assert len(written) == len(set(BANDS[name] or [0]))
+    written.clear()
+    model(Batch(x[:, :2]))  # no band is shorter
+    assert not written
+
+
 @bands
 def test_padding_and_neighbours_change_nothing(bands: str) -> None:
     model, batch = body(bands), ragged(PROMPTS, more=3)

@@ -304,7 +304,8 @@ def test_an_explanation_is_a_picture_or_a_page(cli: Cli, trained: Trained, name:
 
 def test_a_converted_model_is_smaller_luggage_with_the_same_answers(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     assert cli("convert", trained.path, "to/there").code == 0
-    assert {path.name for path in Path("to/there").iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
+    wanted = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in Path("to/there").iterdir()} == wanted
     assert cli("run", "to/there", pairs[0][0]) == cli("run", trained.path, pairs[0][0])
     assert cli("convert", trained.path, "to").code == 2
 

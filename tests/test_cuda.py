@@ -66,6 +66,38 @@ def test_packed_rows_give_what_the_rule_says_forward_and_backward(form: str, few
         assert (mine.double() - right).norm() <= 1e-2 * right.norm()
 
 
+@pytest.mark.parametrize("band", [1, 5, 63])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_under_a_band_give_what_the_rule_says_forward_and_backward(band: int, dtype: torch.dtype) -> None:
+    rule = Causal() & Window(band - 1, 0)
+    q, k, v = (
+        torch.cat([heads(64, seed, dtype), heads(64, seed + 3, dtype)]).detach().requires_grad_() for seed in (1, 2, 3)
+    )
+    assert kernels.choose(q, k, rule, None, 0.0, False) == "varlen"
+    got = kernels.varlen(q, k, v, rule, 0.2)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    wanted, _ = kernels.plain(*exact, kernels.allowed(*exact[:2], rule, None), 0.2)
+    way = torch.randn_like(wanted)
+    got.backward(way.to(got.dtype))
+    wanted.backward(way)
+    for mine, right in [(got, wanted), *((a.grad, b.grad) for a, b in zip((q, k, v), exact, strict=True))]:
+        assert (mine.double() - right).norm() <= 1e-2 * right.norm() + 1e-3
+
+
+@pytest.mark.parametrize("determined", [False, True])
+def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determined: bool) -> None:
+    q, k, v = (torch.randn(2, 3, 1024, 64, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
+    torch.use_deterministic_algorithms(determined)
+    try:
+        got = kernels.sdpa(q, k, v, Causal(), None, 0.2, 0.0)
+        got.float().sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    exact = [x.detach().double() for x in (q, k, v)]
+    wanted, _ = kernels.plain(*exact, kernels.allowed(*exact[:2], Causal(), None), 0.2)
+    assert (got.double() - wanted).norm() <= 1e-2 * wanted.norm() and all(x.grad is not None for x in (q, k, v))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_query_that_may_look_at_nothing_receives_zero(dtype: torch.dtype) -> None:
     q, k, v = (heads(6, seed, dtype).expand(2, -1, -1, -1) for seed in (1, 2, 3))

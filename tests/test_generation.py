@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from regard.decode import room
 from regard.decode.heard import Heard
-from regard.decode.recorded import Recording, _shelves
+from regard.decode.recorded import Recording, _shelves, recorded
+from regard.decode.room import Sizes, rows_at_once
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
 from regard.decode.single import Single
 from regard.decode.steps import begin, run
 from regard.errors import RegardError
-from talk import BODIES, END, LIMITS, PROMPTS, STREAMS, WAYS, V, agree, asked, fixed, follow, padded, small
+from talk import BODIES, END, LIMITS, PROMPTS, STREAMS, WAYS, V, agree, asked, enough, fixed, follow, padded, small
 
 
 @pytest.fixture(scope="module", params=list(BODIES))
@@ -126,8 +128,74 @@ def test_many_draws_are_made_in_parts_that_change_nothing(body: Any, budget: int
         agree(search(body, *asking, budget=budget), right)
     finally:
         del body.step
-    one = 2 * (6 + 9)  # two rows of the longest prompt and the longest answer
-    assert max(sizes) == 2 * min(10, max(1, budget // one))
+    most = max(1, budget // (6 + 9))  # the longest prompt and the longest answer
+    assert max(sizes) == {1: 1, 4: 4, 10: 10}.get(most, 20), "no more at once, and no fewer than need be"
+
+
+@pytest.mark.parametrize("paths", [1, 2, 3, 7])
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(
+    way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, asking = small(), asked([0, 1, 2, 3, 4], **way)
+    right, sizes, listened = search(body, *asking), [], search(body, *asking, until=enough)
+    beams, real, known = way.get("beam", 1), body.step, Sizes.of(body)
+    assert known == Sizes(2, 12, V, 8)
+    one = 4 * 2 * 12 * 8 * (9 + 12 * beams) + beams * V * room.SCORED
+    monkeypatch.setattr(room, "BYTES", one * paths + one // 2)
+    body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
+    agree(search(body, *asking), right)
+    draws = 3 if way.get("best") == 3 and beams == 1 else 1
+    together = min(draws, paths)
+    rows = -(-5 // -(-5 // min(5, paths // together)))  # in parts of about one size
+    assert max(sizes) == beams * rows * together
+    agree(search(body, *asking, until=enough), listened)
+
+
+def test_many_answers_to_one_prompt_stay_within_the_bytes() -> None:
+    gpt2 = Sizes(12, 768, 50257, 4)
+    rows = rows_at_once(gpt2, 8, 8)
+    assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < room.BYTES, "three of float64 while one is drawn"
+    assert rows_at_once(gpt2, 1024, 0) < 2**31 / (2 * 12 * 768 * 4 * 1024)
+    assert rows_at_once(gpt2, 8, 8, beams=4) <= rows // 3 and rows_at_once(gpt2, 8, 8, budget=1) == 1
+    assert Sizes.of(BODIES["toy"]()) is None
+
+
+# -- steps that cannot be recorded
+
+
+def test_a_size_that_leaves_no_memory_for_a_recording_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, tried = small(), []
+
+    def full(*_: Any, **__: Any) -> Any:
+        tried.append(1)
+        raise torch.OutOfMemoryError("no memory left")
+
+    fixed(body, asked([0, 1]))
+    shelf = _shelves[body]
+    assert len(shelf.recordings) == 1
+    monkeypatch.setattr("regard.decode.recorded.record", full)
+    with torch.inference_mode():
+        for _ in range(2):  # the second time nobody tries
+            assert recorded(body, *asked([0, 1, 2, 3, 4]), None) is None
+        assert not shelf.recordings and not shelf.broken and len(tried) == 1
+        assert recorded(body, *asked([1]), None) is None and len(tried) == 2, "other sizes are tried"
+
+
+def test_a_step_that_cannot_be_recorded_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = small()
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("an operator that asks the host")
+
+    monkeypatch.setattr("regard.decode.recorded.record", refuse)
+    with torch.inference_mode(), pytest.warns(UserWarning, match=r"cannot be recorded \(an operator") as said:
+        assert recorded(body, *asked([0, 1]), None) is None
+    assert _shelves[body].broken and len(said) == 1
+    monkeypatch.undo()
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="weights"):  # has nothing to do with recording
+        body.start = lambda *_: (_ for _ in ()).throw(RuntimeError("weights"))
+        recorded(body, *asked([0, 1]), None)
 
 
 @pytest.mark.parametrize("room", [None, 32])

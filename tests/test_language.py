@@ -502,3 +502,22 @@ def test_another_number_of_tokens_a_step_encodes_nothing_again(tmp_path: Path) -
 def test_what_is_wrong_with_a_stream_is_told_at_once() -> None:
     with pytest.raises(RegardError, match="the prompt has"):
         model_of(length=8).stream("abcdefghijab")
+
+
+def test_others_read_the_text_of_a_saved_model_as_we_do(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    model = model_of()
+    regard.save(model.float(), tmp_path / "a")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "a")
+    text = "abc de\nfg  j"
+    assert theirs(text)["input_ids"] == model.text_or_refuse().encode([text])[0]
+    assert theirs.decode(theirs(text)["input_ids"], clean_up_tokenization_spaces=False) == text
+    assert theirs.eos_token == END_OF_TEXT
+
+
+def test_one_text_is_streamed_and_a_preset_is_no_model() -> None:
+    with pytest.raises(RegardError, match="one text is streamed at a time"):
+        model_of().stream(["abc"])  # type: ignore[arg-type]
+    with pytest.raises(RegardError, match="is a preset, which has learnt nothing"):
+        regard.load("gpt2-mini")

@@ -213,3 +213,27 @@ def test_on_a_cpu_the_loss_of_the_logits_is_taken(swept: list[Any]) -> None:
     x, weight, bias, labels = problem(torch.bfloat16)
     read_cross_entropy(x, weight, bias, labels, 0.1)[0].backward()
     assert not swept and weight.grad is not None
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("rows", [1, 7, 128, R])
+def test_where_nothing_learns_only_a_part_of_the_logits_is_there(
+    rows: int, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight, bias, labels = problem(biased=biased)
+    right = cross_entropy(loss.linear(x, weight, bias), labels, 0.1)
+    monkeypatch.setattr(loss, "READ", rows * V * x.element_size())
+    sizes: list[int] = []
+    real = cross_entropy
+    monkeypatch.setattr(
+        loss, "cross_entropy", lambda logits, *more: sizes.append(logits.numel() // V) or real(logits, *more)
+    )
+    with torch.no_grad():
+        total, count = read_cross_entropy(x, weight, bias, labels, 0.1)
+    near(total, right[0])
+    assert count == right[1] and sum(sizes) == R and max(sizes) <= rows
+    frozen = [None if part is None else part.detach() for part in (x, weight, bias)]
+    read_cross_entropy(frozen[0], frozen[1], frozen[2], labels, 0.1)  # type: ignore[arg-type]
+    assert max(sizes) <= rows
+    read_cross_entropy(x, weight, bias, labels, 0.1)[0].backward()
+    assert sizes[-1] == R and x.grad is not None

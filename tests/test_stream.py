@@ -52,6 +52,23 @@ def test_beams_are_cut_when_they_are_finished(body: Any) -> None:
     assert any(f.why == "until" for options in cut for f in options)
 
 
+def test_a_beam_that_is_cut_is_read_once(body: Any) -> None:
+    """Who listens remembers how far a list was read: a new one for each token would be read from its beginning."""
+    lists: dict[int, list[list[int]]] = {}
+
+    def listen(row: int, tokens: list[int]) -> bool:
+        known = lists.setdefault(row, [])
+        if not any(tokens is one for one in known):
+            known.append(tokens)
+        return False
+
+    found = search(body, *asked([0, 1, 3], beam=2, best=2), until=listen)
+    assert max(len(f.tokens) for options in found for f in options) > 2
+    assert {row: len(known) for row, known in lists.items()} == {
+        row: sum(1 for f in options if f.tokens) for row, options in enumerate(found)
+    }
+
+
 def test_who_listens_is_told_the_places_in_the_whole_batch(body: Any) -> None:
     told_of: set[int] = set()
     batch, end, limits, settings, requests = asked([0, 1, 2, 3, 4])

@@ -17,6 +17,7 @@ from regard.errors import DataError, Interrupted, RegardError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from regard.tasks import Task
     from regard.waists import Answer
 
 app = typer.Typer(
@@ -40,9 +41,13 @@ CHUNK = 512
 
 Data = Annotated[
     list[str] | None,
-    typer.Option("--data", help="Files, or a quoted pattern; parallel files are SRC:TGT.", show_default=False),
+    typer.Option(
+        "--data", help="Files, folders of text, or a quoted pattern; parallel files are SRC:TGT.", show_default=False
+    ),
 ]
-Columns = Annotated[list[str] | None, typer.Option("--columns", help="source=NAME target=NAME: columns by name.")]
+Columns = Annotated[
+    list[str] | None, typer.Option("--columns", help="Columns by name: text=NAME, source=NAME target=NAME.")
+]
 Assigned = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.steps=5000 model.depth=2 …")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Folder = Annotated[Path, typer.Argument(help="A run, or a published folder.", show_default=False)]
@@ -141,9 +146,10 @@ def evaluate(
     if json:
         print(as_json(result.scores))
     else:
+        wide = max(map(len, result.scores))
         for name, value in result.scores.items():
             apart = "\n" if "\n" in str(value) else ""  # a table begins on a line of its own
-            print(f"{name:10} {apart}{value}")
+            print(f"{name:{wide}} {apart}{value}")
 
 
 @app.command()
@@ -154,7 +160,9 @@ def run(
     ] = None,
     assigned: Assigned = None,
     device: Device = "auto",
-    choices: Annotated[str | None, typer.Option("--choices", help='" a| b| c": which follows best? Blanks count.')] = None,
+    choices: Annotated[
+        str | None, typer.Option("--choices", help='" a| b| c": which follows best? Blanks count.')
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
     """Answer texts, lines of files, or standard input, in their order."""
@@ -183,7 +191,7 @@ def run(
         return
     done = 0
     for chunk in chunked(texts(inputs or []), 1 if alone else CHUNK):  # one at a time from a person
-        answer_chunk(chunk, model.task.answer(model, chunk, decode, done), json)
+        answer_chunk(model.task, chunk, model.task.answer(model, chunk, decode, done), json)
         done += len(chunk)
 
 
@@ -195,7 +203,7 @@ def chosen(answer: Answer, text: str, json: bool) -> None:
         print(f"{option['probability']:7.4f}  {option['value']}", flush=True)
 
 
-def answer_chunk(chunk: list[str], answers: list[Answer], json: bool) -> None:
+def answer_chunk(task: Task, chunk: list[str], answers: list[Answer], json: bool) -> None:
     for text, answer in zip(chunk, answers, strict=True):
         if json:
             row = {
@@ -213,7 +221,9 @@ def answer_chunk(chunk: list[str], answers: list[Answer], json: bool) -> None:
             for option in options:
                 print(f"{option['score']:9.4f}\t{option['value']}", flush=True)
         else:
-            print(answer.value, flush=True)
+            print(task.said(text, answer), flush=True)
+            if task.spacious and len(chunk) > 1:
+                print(flush=True)
 
 
 @app.command()
@@ -260,7 +270,7 @@ def info(
             f"{group} settings of this preset: " + " ".join(f"{group}.{key}={value}" for key, value in values.items())
         )
     print(f"{found.parameters:,} parameters, {found.bytes / 2**20:,.1f} MiB of weights")
-    print(f"{found.flops / 1e6:,.1f} MFLOP forward for {LENGTH} tokens on each side")
+    print(f"{found.flops / 1e6:,.1f} MFLOP forward for {LENGTH} tokens{found.sides}")
 
 
 @app.command("list")
@@ -323,6 +333,8 @@ def texts(inputs: Sequence[str]) -> Iterator[str]:
                 f"{text} is a table. 'regard run' reads one text a line; score a table by 'regard evaluate'."
             )
         if len(text) < 4096 and (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
+            if not Path(text).suffix:  # it could have been meant as a text
+                print(f"reading the lines of the file {text}", file=sys.stderr)
             yield from (line for _, line in lines(text))
         else:
             yield text

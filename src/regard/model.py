@@ -21,7 +21,7 @@ from regard.explain import explain
 from regard.explain.explanation import Explanation
 from regard.inputs.text import Text
 from regard.nn.linear import recheck
-from regard.systems import find_preset, find_published, find_system
+from regard.systems import SYSTEMS, find_preset, find_published, find_system
 from regard.systems.preset import System
 from regard.tasks import Task, find_task
 from regard.tasks.heads import bias_names, take_bias
@@ -115,6 +115,8 @@ class Model(nn.Module):
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """The answer as it is made, in parts that break no character; joined they are what `answer` would say."""
+        if not isinstance(prompt, str):
+            raise RegardError("one text is streamed at a time; give a list to answer().")
         # what is wrong with the prompt or the settings is told now, not when the first part is asked for
         return self._flowing(self.task.stream_answer(self, prompt, told(self.identity.decode, settings)))
 
@@ -301,6 +303,10 @@ def _fill(model: Model, tensors: dict[str, Tensor], wanted: dict[str, torch.Size
 def read_identity(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """config.json and regard.json of a folder; a clear refusal when it is none of ours or theirs."""
     if not folder.exists():
+        if any(str(folder) in system.presets for system in SYSTEMS.values()):
+            raise RunError(
+                f"{folder} is a preset, which has learnt nothing yet: train it, and name the folder of its run."
+            )
         parent = folder.parent
         near = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
         raise UnknownName("folder", str(folder), near, "Train one with 'regard train', or see 'regard demo'.")
@@ -365,7 +371,10 @@ def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str
     os.replace(aside, folder / "model.safetensors")
     write_json(folder / "config.json", {**config, "dtype": dtype})
     if model.text is not None:
-        model.text.save(folder / "tokenizer.json")
+        text = model.task.dressed(model.text)
+        text.save(folder / "tokenizer.json")
+        # else the model's type would decide for others how its text is read, and not every tokenizer of a GPT-2 is GPT-2's
+        write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()})
 
 
 def write_json(path: Path, value: Any) -> None:

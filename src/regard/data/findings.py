@@ -110,7 +110,7 @@ class Report:
 
 def _shown(finding: Finding) -> list[str]:
     percent = 100 * finding.share
-    share = f" ({percent:.1f} %)" if percent >= 0.05 else " (< 0.05 %)" if percent else ""
+    share = "" if percent > 100 else f" ({percent:.1f} %)" if percent >= 0.05 else " (< 0.05 %)" if percent else ""
     many = f": {finding.count:,}{share}" if finding.count else ""
     lines = [f"{finding.severity:8} {finding.what}{many}"]
     lines += [f"         {place}" for place in finding.places]

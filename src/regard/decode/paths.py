@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.waists import Batch
 
-Why = Literal["end", "until", "length"]
+Why = Literal["end", "until", "length", "context"]
 Until = Callable[[int, list[int]], bool]
 """Given a row of the batch and what it has said so far: is that enough?"""
 
@@ -44,7 +44,8 @@ class Found:
     score: float
     logs: tuple[float, ...]
     why: Why
-    """what ended it: the end token, a stop string (`until`), or that it may not be longer"""
+    """what ended it: the end token, a stop string (`until`), or that it may not be longer, as was asked or as the context
+    is full (which who set the limits knows: search says length)"""
 
     @property
     def ended(self) -> bool:

@@ -9,6 +9,7 @@ memory is made for a round number of positions: how much of it a row uses is a n
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from regard.decode.settings import Decode
 from regard.decode.single import Single
 from regard.decode.steps import begin
 from regard.nn.graphs import record
+from regard.nn.untouched import hooked
 from regard.waists import Batch
 
 KEPT = 6
@@ -70,6 +72,8 @@ class Shelf:
         self.recordings: OrderedDict[Key, Recording] = OrderedDict()
         self.broken = False
         """a step could not be recorded: nothing is tried again"""
+        self.refused: set[Key] = set()
+        """searches of these sizes left no memory for a recording"""
 
     def take(self, key: Key, quest: Any, graph: bool) -> Recording:
         recording = self.recordings.pop(key, None)
@@ -86,6 +90,10 @@ class Shelf:
         while len(self.recordings) > KEPT:
             self.recordings.popitem(last=False)
 
+    def empty(self) -> None:
+        self.recordings.clear()
+        torch.cuda.empty_cache()
+
 
 _shelves: weakref.WeakKeyDictionary[Any, Shelf] = weakref.WeakKeyDictionary()
 
@@ -96,8 +104,7 @@ def recordable(body: Any, batch: Batch) -> bool:
     Under autocast weights are converted anew each time, at addresses that do not stay."""
     if not batch.x.is_cuda or not getattr(body, "fixed", False) or torch.is_autocast_enabled("cuda"):
         return False
-    hooked = any(module._forward_pre_hooks or module._forward_hooks for module in body.modules())
-    return not hooked and not (body in _shelves and _shelves[body].broken)
+    return not hooked(body) and not (body in _shelves and _shelves[body].broken)
 
 
 def recorded(
@@ -161,17 +168,27 @@ def borrow(
 ) -> Loan | None:  # fmt: skip
     """A recorded search that has begun; None where a step cannot be recorded."""
     count, most, shelf = len(limits), int(limits.max()), _shelf(body)
+    key: Key | None = None
     with shelf.lock:
-        batch, limits, requests, longest, room = _rounded(batch, limits, requests, settings.beam > 1)
-        tall = torch.full_like(limits, longest)
-        quest: Any = begin(body, batch, end, tall, settings, requests, banned, room, copies)
-        many = len(quest.limits) // len(limits)
-        quest.limits.copy_(limits.repeat_interleave(many))
-        key = _key(body, quest, settings, many, end, banned)
         try:
+            batch, limits, requests, longest, room = _rounded(batch, limits, requests, settings.beam > 1)
+            tall = torch.full_like(limits, longest)
+            quest: Any = begin(body, batch, end, tall, settings, requests, banned, room, copies)
+            many = len(quest.limits) // len(limits)
+            quest.limits.copy_(limits.repeat_interleave(many))
+            key = _key(body, quest, settings, many, end, banned)
+            if key in shelf.refused:
+                return None
             recording = shelf.take(key, quest, graph)
-        except RuntimeError:  # no memory left for it, or an operator that cannot be recorded
+        except torch.OutOfMemoryError:  # what is kept for later gives way, and this size is computed plainly
+            shelf.empty()
+            shelf.refused |= set() if key is None else {key}
+            return None
+        except RuntimeError as error:
+            if key is None:  # the prompts could not be read, which has nothing to do with recording
+                raise
             shelf.broken = True
+            warnings.warn(f"steps of this model cannot be recorded ({error}): generation is slower.", stacklevel=2)
             return None
     return Loan(shelf, key, recording, many * count, most)
 

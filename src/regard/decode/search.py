@@ -7,7 +7,9 @@ have finished are dropped, and what a row answers does not depend on its neighbo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 from regard.decode.heard import Heard
 from regard.decode.paths import Found, Generating, Until
 from regard.decode.recorded import recordable, recorded
+from regard.decode.room import Sizes, bytes_of, rows_at_once
 from regard.decode.settings import Decode
 from regard.decode.single import Single
 from regard.decode.steps import begin, run
@@ -34,22 +37,23 @@ def search(
     """For each row of `batch`, whose `prompt` is gone on from, the best answers of at most `limits` tokens, best first.
 
     `requests` numbers the rows for their random streams (0, 1, 2, … when None); `banned` tokens are never said. A row ends
-    also where `until` says so of its tokens; beams are finished first and cut then. Many draws of a row are made one part
-    after another where they would be more than `budget` tokens at once: that changes none of them."""
+    also where `until` says so of its tokens; beams are finished first and cut then. Rows and draws are followed one part
+    after another where they would take too much memory, draws also where they would be more than `budget` tokens: that
+    changes none of them."""
     speakers = Speakers.of(batch, limits, requests, banned)
     answers = [[Found((), 0.0, (), "length")] for _ in limits]
     if not speakers.rows:
         return answers
     recheck()
-    until = speakers.known_to(until)
-    found: list[list[Found]] = [[] for _ in speakers.rows]
+    found: dict[int, list[Found]] = {row: [] for row in speakers.rows}
     with torch.inference_mode():
-        for copies in _parts(speakers, settings, budget):
-            for options, more in zip(found, _search(body, speakers, end, settings, copies, until), strict=True):
-                options += more
-    for place, (row, options) in enumerate(zip(speakers.rows, found, strict=True)):
+        for part, copies in _parts(body, speakers, settings, budget):
+            more = _search(body, part, end, settings, copies, part.known_to(until))
+            for row, options in zip(part.rows, more, strict=True):
+                found[row] += options
+    for row, options in found.items():
         if until is not None and settings.beam > 1:
-            options = [_cut(option, place, until) for option in options]
+            options = [_cut(option, row, until) for option in options]
         answers[row] = sorted(options, key=lambda option: -option.score)
     return answers
 
@@ -76,18 +80,46 @@ class Speakers:
         silent = torch.tensor(banned, device=batch.x.device) if banned else None
         return cls(rows.tolist(), batch, limits[rows], requests[rows.cpu().numpy()], silent)
 
+    def part(self, first: int, last: int) -> Speakers:
+        if (first, last) == (0, len(self.rows)):
+            return self
+        places = torch.arange(first, last)
+        batch = self.batch.rows(places.to(self.batch.x.device))
+        return replace(
+            self, rows=self.rows[first:last], batch=batch, limits=self.limits[first:last],
+            requests=self.requests[first:last],
+        )  # fmt: skip
+
     def known_to(self, until: Until | None) -> Until | None:
         """Who is asked knows the rows by their places in the whole batch."""
         return None if until is None else lambda row, tokens: until(self.rows[row], tokens)
 
 
-def _parts(speakers: Speakers, settings: Decode, budget: int | None) -> list[range]:
-    """Which draws are made together."""
-    copies = settings.best if settings.drawn else 1
-    prompt, longest = speakers.batch.prompt, int(speakers.limits.max())
-    one = prompt.shape[0] * (prompt.shape[1] + longest)
-    many = copies if budget is None else max(1, budget // one)
-    return [range(first, min(first + many, copies)) for first in range(0, copies, many)]
+def _parts(
+    body: Generating, speakers: Speakers, settings: Decode, budget: int | None
+) -> Iterator[tuple[Speakers, range]]:
+    """Which rows, and which draws of them, are followed together: the draws of a row rather than many rows, for each part
+    reads its prompts anew."""
+    count, copies = len(speakers.rows), settings.best if settings.drawn else 1
+    batch, longest = speakers.batch, int(speakers.limits.max())
+    read, sizes = batch.prompt.shape[1], Sizes.of(body)
+    most = count * copies
+    if sizes is not None:
+        source = batch.x.shape[1] if batch.target is not None and batch.x.ndim == 2 else 0
+        most = min(most, rows_at_once(sizes, read + source, longest, settings.beam, bytes_of(batch.x.device)))
+    if budget is not None and copies > 1:  # who asks has made a batch of the rows, not of their draws
+        most = min(most, max(1, budget // (read + longest)))
+    together = min(copies, most)
+    for rows in _evenly(count, most // together):
+        for draws in _evenly(copies, together):
+            yield speakers.part(rows.start, rows.stop), draws
+
+
+def _evenly(count: int, most: int) -> list[range]:
+    """In parts of about one size, none larger than `most`."""
+    parts = -(-count // most)
+    ends = [count * part // parts for part in range(parts + 1)]
+    return [range(first, last) for first, last in pairwise(ends)]
 
 
 def _search(
@@ -104,7 +136,9 @@ def _search(
 
 def _cut(found: Found, row: int, until: Until) -> Found:
     """A beam that said enough earlier; its score stays the one by which it was chosen."""
-    for length in range(1, len(found.tokens) + 1):
-        if until(row, list(found.tokens[:length])):
+    said: list[int] = []  # one that grows: who asks may remember how far it has read
+    for length, token in enumerate(found.tokens, 1):
+        said.append(token)
+        if until(row, said):
             return replace(found, tokens=found.tokens[:length], logs=found.logs[:length], why="until")
     return found

@@ -56,14 +56,15 @@ class Decode:
     """of a prompt longer than the context keep the end instead of refusing it"""
 
     def __post_init__(self) -> None:
-        if self.beam < 1 or self.best < 1 or min(self.longer, self.top_k, self.length) < 0:
-            raise SettingError(
-                "decode.beam and decode.best must be at least 1, decode.longer, decode.length and decode.top_k at least 0."
-            )
-        if not 0 <= self.temperature < float("inf") or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
-            raise SettingError(
-                "decode.temperature must be at least 0 (0 is greedy), decode.top_p in (0, 1], decode.min_p in [0, 1]."
-            )
+        for name, least in (("beam", 1), ("best", 1), ("longer", 0), ("top_k", 0), ("length", 0)):
+            if getattr(self, name) < least:
+                raise SettingError(f"decode.{name} must be at least {least}, not {getattr(self, name)}.")
+        if not 0 <= self.temperature < float("inf"):
+            raise SettingError(f"decode.temperature must be at least 0 (0 is greedy), not {self.temperature}.")
+        if not 0 < self.top_p <= 1:
+            raise SettingError(f"decode.top_p must be in (0, 1], not {self.top_p}.")
+        if not 0 <= self.min_p <= 1:
+            raise SettingError(f"decode.min_p must be in [0, 1], not {self.min_p}.")
         if not 0 < self.repetition < float("inf"):
             raise SettingError("decode.repetition must be above 0; 1 is no penalty, 1.2 a usual one.")
         if "" in self.until:

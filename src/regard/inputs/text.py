@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from regard.disk import write_text
 from regard.errors import DataError, SettingError
@@ -127,6 +127,19 @@ class Text:
     def save(self, path: Path) -> None:
         write_text(path, self.backend.to_str(pretty=True))
 
+    def between(self, single: str, pair: str, marks: Sequence[str]) -> Text:
+        """A copy that puts marks around a text or a pair for others who read it; here tasks do that themselves."""
+        backend = Tokenizer.from_str(self.backend.to_str())
+        known = [(mark, self.backend.token_to_id(mark)) for mark in marks]
+        backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
+        return Text(backend)
+
+    def names(self) -> dict[str, str]:
+        """Its special tokens under the names that published tokenizers give them."""
+        known = {"bos_token": (START, END_OF_TEXT), "eos_token": (END, END_OF_TEXT), "pad_token": (PAD,)}
+        found = {name: [token for token in tokens if self.id_of(token) is not None] for name, tokens in known.items()}
+        return {name: tokens[0] for name, tokens in found.items() if tokens}
+
     def fingerprint(self) -> str:
         """Two tokenizers with the same one are the same."""
         return blake2b(self.backend.to_str().encode(), digest_size=16).hexdigest()
@@ -176,7 +189,8 @@ class Text:
             return [alphabet[letter] for letter in text]
         except KeyError:
             unknown = sorted(set(text) - set(alphabet), key=text.index)
-            others = f" and {len(unknown) - 1} others are" if len(unknown) > 1 else " is"
+            more = len(unknown) - 1
+            others = f" and {more} other{'s' if more > 1 else ''} are" if more else " is"
             raise DataError(
                 f"the character {unknown[0]!r} (U+{ord(unknown[0]):04X}){others} not among the {len(alphabet):,} "
                 "characters of the tokenizer.",

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.nn.memory import Fixed
-from regard.nn.rules import Both, Causal, Packed, Rule, Window, Written, dense
+from regard.nn.rules import Both, Causal, Once, Packed, Rule, Window, Written, dense
 
 try:  # torch 2.11 has it; a build without it still runs everything else
     from torch.nn.attention.varlen import varlen_attn
@@ -37,6 +37,9 @@ Kernel = Literal["plain", "stepped", "sdpa", "widened", "varlen", "short"]
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Not cuDNN's: it builds a plan for every new shape (half a second a step on natural lengths, seen on an H200)."""
 
+CUDNN = [SDPBackend.CUDNN_ATTENTION, *FUSED]
+"""cuDNN's where it will, else the others in their order."""
+
 CUDNN_ROW = 512
 """Rows of at least this many tokens, a multiple of 128 of them, are few shapes: there cuDNN's is taken where it may be. On an
 H200 it took 9.1 ms of a step of GPT-2 instead of 12.5."""
@@ -56,11 +59,11 @@ def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: 
         return "plain"
     if _few(q, rule):
         return "stepped"
-    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None and q.shape[0] == 1:
-        form = packed_form(rule)
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None:
+        form = packed_form(rule) if q.shape[0] == 1 else None
         if form is not None and _is_short(q, *form):
             return "short"
-        if form is not None and varlen_attn is not None:
+        if (form is not None or row_form(q, k, rule)) and _flashes(q):
             return "varlen"
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= MIDDLE_ROW:
         return "plain" if k.shape[-2] <= SHORT_ROW else "widened"
@@ -72,6 +75,11 @@ def _few(q: Tensor, rule: Rule | None) -> bool:
     if torch.is_grad_enabled() or q.shape[-2] > 16 or not (rule is None or isinstance(rule, Written)):
         return False
     return q.is_cuda or (q.device.type == "cpu" and q.shape[0] >= 8 and q.dtype != torch.bfloat16)
+
+
+def _flashes(q: Tensor) -> bool:
+    """Whether the kernel of packed rows knows this device and this width of heads."""
+    return varlen_attn is not None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _capability(q.device) >= (8, 0)
 
 
 def _is_short(q: Tensor, packed: Packed, window: tuple[int, int]) -> bool:
@@ -112,6 +120,15 @@ def past_form(rule: Rule | None) -> int | None:
     return band if causal or band else None
 
 
+def row_form(q: Tensor, k: Tensor, rule: Rule | None) -> int:
+    """How far back queries of whole rows look where that is less than the whole row; 0: it is not, or not so simple.
+
+    Rows of one length are documents of one length: a kernel that counts along documents need not read what lies further
+    back than the band, while a mask is as long as it is wide."""
+    band = past_form(rule) or 0
+    return band if q.shape[-2] == k.shape[-2] and band < q.shape[-2] else 0
+
+
 def step(qkv: Tensor, memory: Fixed, at: Tensor, scale: float, band: int) -> Tensor:
     """(B, D) one more token a row: its key and value go into the memory, and it looks at what lies there up to itself."""
     assert memory.k is not None and memory.v is not None
@@ -127,6 +144,8 @@ def steps_alone(k: Tensor | None) -> bool:
 def _conjuncts(rule: Rule | None) -> list[Rule]:
     if rule is None:
         return []
+    if isinstance(rule, Once):
+        return _conjuncts(rule.rule)
     return _conjuncts(rule.left) + _conjuncts(rule.right) if isinstance(rule, Both) else [rule]
 
 
@@ -136,6 +155,8 @@ def allowed(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None) -> Tenso
         return None
     if isinstance(rule, Written):
         return rule.table[:, None]
+    if isinstance(rule, Once):
+        return rule.table((q.shape[0], q.shape[1], q.shape[-2], k.shape[-2]), at, q.device)
     places = torch.arange(q.shape[-2], device=q.device) if at is None else at
     return dense(rule, q.shape[0], q.shape[1], places, torch.arange(k.shape[-2], device=q.device))
 
@@ -166,9 +187,10 @@ def stepped(q: Tensor, k: Tensor, v: Tensor, rule: Written | None, scale: float)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:
-    if isinstance(rule, Causal) and at is None and q.shape[-2] == k.shape[-2]:
-        with sdpa_kernel(_fused(q, dropout)) if q.is_cuda else nullcontext():
-            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
+    if at is None and q.shape[-2] == k.shape[-2] and past_form(rule) is not None and not row_form(q, k, rule):
+        if q.is_cuda:
+            return causal(q, k, v, scale, dropout)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
     mask = allowed(q, k, rule, at)
     with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
@@ -178,18 +200,37 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, 
     return out
 
 
+def causal(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
+    """Whole rows on CUDA that look back to their beginning."""
+    with sdpa_kernel(_fused(q, dropout), set_priority=True):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
+
+
 def _fused(q: Tensor, dropout: float) -> list[SDPBackend]:
-    """The kernels to choose from for causal rows."""
+    """The kernels to choose from for causal rows, in this order. Gradients of cuDNN's are not the same each time."""
     whole = q.shape[-2] >= CUDNN_ROW and q.shape[-2] % 128 == 0 and q.shape[-1] in (64, 128) and dropout == 0.0
-    if whole and q.dtype in (torch.float16, torch.bfloat16) and _hopper(q.device):
-        return [SDPBackend.CUDNN_ATTENTION]
-    return FUSED
+    if not whole or q.dtype not in (torch.float16, torch.bfloat16) or torch.are_deterministic_algorithms_enabled():
+        return FUSED
+    return CUDNN if _capability(q.device) >= (9, 0) and _cudnn() else FUSED
+
+
+# What does not change while a program runs: torch.compile asks once, where it would leave its graph for the answer.
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _capability(device: torch.device) -> tuple[int, int]:
+    return _capability_of(device)
 
 
 @functools.cache
-def _hopper(device: torch.device) -> bool:
-    capable = torch.cuda.get_device_capability(device) >= (9, 0)
-    return capable and torch.backends.cudnn.is_available() and torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+def _capability_of(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _cudnn() -> bool:
+    """Also whether someone has switched it off."""
+    return torch.backends.cudnn.is_available() and torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
 
 
 def widened(
@@ -202,10 +243,12 @@ def widened(
 def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float, few: bool = False) -> Tensor:
     """Documents packed into one row, each attended on its own: padding is not computed. q, k, v: (1, H, T, d).
 
-    `few`: by the kernel for documents of few tokens."""
+    `few`: by the kernel for documents of few tokens. Rows (B, H, L, d) under a band are B documents."""
     form = packed_form(rule)
+    if form is None and (band := row_form(q, k, rule)):
+        return _banded(q, k, v, band, scale)
     if form is None:
-        raise ValueError("varlen needs a rule of packed documents")
+        raise ValueError("varlen needs a rule of packed documents, or a band")
     packed, window = form
     rows = [x[0].transpose(0, 1) for x in (q, k, v)]
     starts = packed.queries.starts.int(), packed.keys.starts.int()
@@ -217,3 +260,11 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float, few
         out = varlen_attn(rows[0], rows[1], rows[2], *starts, *longest, window_size=window, scale=scale)
     assert isinstance(out, Tensor)
     return out.transpose(0, 1)[None]
+
+
+def _banded(q: Tensor, k: Tensor, v: Tensor, band: int, scale: float) -> Tensor:
+    (B, _, L, _), rows = q.shape, [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+    starts = torch.arange(0, (B + 1) * L, L, dtype=torch.int32, device=q.device)
+    out: Any = varlen_attn(rows[0], rows[1], rows[2], starts, starts, L, L, window_size=(band - 1, 0), scale=scale)
+    assert isinstance(out, Tensor)
+    return out.view(B, L, *out.shape[1:]).transpose(1, 2)

@@ -20,6 +20,8 @@ except ImportError:
 
 BYTES = 4 * 2**30
 """of the logits that are held at once"""
+READ = 2**27
+"""the same where nothing learns from them: they need not be fewer to be fast"""
 ALIGNED = 128
 """Matrix units want rows and columns in multiples: 50,257 of GPT-2 become 50,304 inside a product, never in the weights."""
 
@@ -47,6 +49,14 @@ def read_cross_entropy(
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
     """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; on CUDA in sixteen bits without keeping the logits."""
     dtype = _narrow(x, weight)
+    if dtype is None and (parts := _read_in_parts(x, weight, bias)) > 1:
+        rows, wanted = x.reshape(-1, x.shape[-1]).chunk(parts), labels.reshape(-1).chunk(parts)
+        sums = [
+            # not `linear`, which would keep a copy of the weights for the few rows of a part
+            cross_entropy(F.linear(some, weight, bias), said, smoothing)[0]
+            for some, said in zip(rows, wanted, strict=True)
+        ]
+        return torch.stack(sums).sum(), (labels != IGNORE).sum()
     if dtype is None:
         return cross_entropy(linear(x, weight, bias), labels, smoothing)
     return fused_cross_entropy(x.to(dtype), weight, bias, labels, smoothing)
@@ -63,6 +73,14 @@ def fused_cross_entropy(
     made = _fused(x.reshape(-1, D), weight, bias, labels.reshape(-1), _spread(smoothing, V), *wanted)
     total: Tensor = made[0]
     return total, (labels != IGNORE).sum()
+
+
+def _read_in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
+    """How many, so that no logits of a part are more than READ bytes; 1 where gradients need all of them."""
+    learns = any(part is not None and part.requires_grad for part in (x, weight, bias))
+    if (learns and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        return 1
+    return -(-(x.numel() // x.shape[-1]) * len(weight) * x.element_size() // READ)
 
 
 def _spread(smoothing: float, V: int) -> float:

@@ -10,7 +10,7 @@ defined; every kernel is held equal to it, and a query that may look at nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -135,6 +135,28 @@ class Written(Rule):
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return self.table[b, q if self.table.shape[1] > 1 else torch.zeros_like(q), k]
+
+
+@dataclass(frozen=True, eq=False)
+class Once(Rule):
+    """The same, written out by the first layer that needs it and kept for all others of one pass."""
+
+    rule: Rule
+    kept: list[tuple[tuple[int, ...], Tensor | None, Tensor]] = field(default_factory=list)
+    """how many rows, heads, queries and keys, where queries stood, and the table (B or 1, H or 1, Q, K)"""
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return self.rule(b, h, q, k)
+
+    def table(self, sizes: tuple[int, int, int, int], at: Tensor | None, device: torch.device) -> Tensor:
+        for known, where, table in self.kept:
+            if known == sizes and where is at and table.device == device:
+                return table
+        rows, heads, Q, K = sizes
+        places = torch.arange(Q, device=device) if at is None else at
+        table = dense(self.rule, rows, heads, places, torch.arange(K, device=device))
+        self.kept.append((sizes, at, table))
+        return table
 
 
 def join(*rules: Rule | None) -> Rule | None:

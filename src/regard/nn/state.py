@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from regard.nn import kernels
 from regard.nn.memory import Fixed, Growing, LayerMemory
-from regard.nn.rules import Causal, Rule, Window, Written
+from regard.nn.rules import Causal, Once, Rule, Window, Written
 
 
 class Turn(NamedTuple):
@@ -24,9 +24,12 @@ class Turn(NamedTuple):
 
 
 def banded(rule: Rule, bands: Sequence[int]) -> list[Rule | None]:
-    """The rule layer by layer: a band of w is a token and the w - 1 before it, 0 is all."""
-    rules = {band: rule & Window(band - 1, 0) if band else rule for band in set(bands)}
-    return [rules[band] for band in bands]
+    """The rule layer by layer: a band of w is a token and the w - 1 before it, 0 is all.
+
+    Layers of one band share one rule, so that it is written out once where it must be."""
+    rules = {band: rule & Window(band - 1, 0) if band else rule for band in sorted(set(bands))}
+    shared = {band: one if isinstance(one, Causal) else Once(one) for band, one in rules.items()}
+    return [shared[band] for band in bands]
 
 
 @dataclass

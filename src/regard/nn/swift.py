@@ -9,13 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.nn import few, onestep
+from regard.nn.attention import Attention
 from regard.nn.kernels import past_form
 from regard.nn.kernels import step as step_attention
+from regard.nn.linear import Linear
 from regard.nn.memory import Fixed
+from regard.nn.norm import Norm
 from regard.nn.rules import Rule
+from regard.nn.untouched import built_of, hooked
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 
@@ -32,16 +36,13 @@ def band_of(block: Any, x: Tensor, memory: Any, rule: Rule | None, where: Tensor
 
 
 def _fits(block: Any, x: Tensor, memory: Fixed) -> bool:
-    attend, feed = block.attend, block.feed
-    if block.crosses or block.training or attend.placement != "pre" or feed.placement != "pre":
+    if not plain(block) or block.crosses or block.training:
         return False
+    attend, feed = block.attend, block.feed
     attention = attend.inner
-    if (
-        attention.crossing
-        or attention._forward_pre_hooks
-        or attention._forward_hooks
-        or feed.inner.kind not in ACTIVATIONS
-    ):
+    if attend.placement != "pre" or feed.placement != "pre" or feed.inner.kind not in ACTIVATIONS:
+        return False
+    if attention.crossing:
         return False
     assert memory.k is not None and memory.v is not None
     wide = feed.inner.down.weight
@@ -50,6 +51,13 @@ def _fits(block: Any, x: Tensor, memory: Fixed) -> bool:
         and wide.shape[1] <= few.COLUMNS
         and onestep.serves(x, memory.k, memory.v)
     )
+
+
+def plain(block: nn.Module) -> bool:
+    """Whether nobody listens within the block and all its parts are ours: a step reads their weights, it does not call them."""
+    from regard.nn.block import Block, Feed, Residual  # which imports this
+
+    return built_of(block, (Block, Residual, Feed, Attention, Linear, Norm, nn.Dropout)) and not hooked(block)
 
 
 def step(block: Any, x: Tensor, memory: Fixed, where: Tensor, band: int) -> Tensor:

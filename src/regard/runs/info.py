@@ -36,6 +36,8 @@ class Info:
     parameters: int
     bytes: int
     flops: int
+    sides: str
+    """words about what the operations were counted for"""
     recipe: dict[str, dict[str, Any]]
     """the settings that a preset brings"""
 
@@ -48,8 +50,16 @@ def info(name: str) -> Info:
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     preset = model.identity.system.presets.get(name)
     recipe = {} if preset is None else preset.recipe
+    both = " on each side" if "target" in model.task.sides else ""
     return Info(
-        f"{name}: {model.identity.system.about}", as_dict(model.config), layers, count, size, _flops(model), recipe
+        f"{name}: {model.identity.system.about}",
+        as_dict(model.config),
+        layers,
+        count,
+        size,
+        _flops(model),
+        both,
+        recipe,
     )
 
 

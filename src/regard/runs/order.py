@@ -82,7 +82,9 @@ def new_order(asked: Asked) -> Order:
     system, preset = find_preset(name)
     if asked.task.name not in system.tasks:
         able = [key for key, other in SYSTEMS.items() if asked.task.name in other.tasks]
-        raise SettingError(f"{name} cannot be asked to {asked.task.name}. Systems that can: {', '.join(able)}.")
+        raise SettingError(
+            f"{name} cannot do the task '{asked.task.name}'. Systems that can: {', '.join(able)}; try {asked.task.model}."
+        )
     identity = Identity(system, preset.config, asked.task, source=name)
     return _order(
         identity, None, resolve(system.recipe(preset, asked.task.name), asked.said), asked.sources, name, None

@@ -62,7 +62,9 @@ def validation_samples(task: Task, sources: Sources, settings: Settings, say: Sa
     """Those of the validation files; without any, the share of the training files that is held out by content."""
     if sources.valid:
         return read_samples(task, sources.valid, dict(sources.columns), say)
-    return _held_out(task, Files(task, sources, settings.data.share, say).read(), say)
+    held = list(Files(task, sources, settings.data.share, say).read().held)
+    say(f"  on what was held out in training: {len(held):,} {task.unit}")
+    return held
 
 
 def _held_out(task: Task, found: Reading, say: Say) -> list[Any]:

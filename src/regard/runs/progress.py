@@ -42,11 +42,11 @@ class Reporter:
         if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=16),
-                TextColumn("loss {task.fields[loss]:7.4f}"), TextColumn("rate {task.fields[rate]:8.2e}"),
+                TextColumn("loss {task.fields[loss]:>7}"), TextColumn("rate {task.fields[rate]:>8}"),
                 TextColumn("{task.fields[speed]:>9,.0f} tokens/s"), TextColumn("left"),
                 TimeRemainingColumn(compact=True), console=self.console, refresh_per_second=4,
             )  # fmt: skip
-            self.line = self.bar.add_task("train", total=steps, completed=done, loss=float("nan"), rate=0.0, speed=0.0)
+            self.line = self.bar.add_task("train", total=steps, completed=done, loss="–", rate="–", speed=0.0)
 
     def __enter__(self) -> Reporter:
         if self.bar is not None:
@@ -68,12 +68,12 @@ class Reporter:
         self.bar.update(self.line, completed=step.number)
         if time.monotonic() - self.last_line > GLANCE_SECONDS:  # reading the loss waits for the device: not every step
             self.last_line = time.monotonic()
-            self.bar.update(self.line, loss=float(step.loss), rate=step.rate)
+            self.bar.update(self.line, loss=f"{float(step.loss):.4f}", rate=f"{step.rate:.2e}")
 
     def trained(self, row: dict[str, Any], left: float, due: bool = False) -> None:
         """Without a terminal a line now and then, and one that is `due`."""
         if self.bar is not None:
-            self.bar.update(self.line, loss=row["loss"], rate=row["rate"], speed=row["tokens_per_s"])
+            self.bar.update(self.line, loss=f"{row['loss']:.4f}", rate=f"{row['rate']:.2e}", speed=row["tokens_per_s"])
         elif due or time.monotonic() - self.last_line > QUIET_SECONDS:
             self.last_line = time.monotonic()
             self.say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from regard.errors import DataError
 from regard.learn.optimiser import autocast
 from regard.model import Model
 from regard.runs.settings import Settings
@@ -21,4 +22,6 @@ def validation_sums(model: Model, encoded: Encoded, settings: Settings) -> Sums:
         for batch in model.task.batches(encoded, model.config, tokens, settings.data):
             part, number = model.task.loss(model, batch.to(model.device))
             total, count = total + float(part), count + float(number)
+    if not count:
+        raise DataError("the validation data has nothing to say.", advice="Give more of it: --valid PATH.")
     return Sums(total, count)

@@ -49,7 +49,7 @@ def gather(
 
 def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]) -> Settings:
     made: dict[str, Any] = {}
-    if {"steps", "passes"} <= said.get("train", {}).keys():
+    if "steps" in said.get("train", {}) and float(said["train"].get("passes", 0)):
         raise SettingError("train.steps and train.passes both say how long: say one of them.")
     for name, kind in GROUPS.items():
         usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), said.get(name, {})

@@ -42,6 +42,9 @@ before ended; or a document begins, but the end of the one before was taken out.
 BUDGET = 65_536
 """Tokens of prompts and answers that are searched at once."""
 
+LINES = 16
+"""of a sample that are shown, without blank ones that follow each other"""
+
 SHOWN, BEGINNING = 3, 120
 """Samples that are gone on with while training, and how many of their characters are given."""
 
@@ -54,6 +57,7 @@ class Language(Task):
     metric = "loss"
     lowest = True
     limited = False
+    spacious = True
     sample = Passage
     sides = ("text", "joint")
     model = "gpt2-mini"
@@ -246,16 +250,21 @@ class Language(Task):
 
     def line(self, scores: Mapping[str, Any]) -> str:
         return (
-            f"perplexity {scores['perplexity']:8.2f}  of a word {scores['word_perplexity']:8.2f}  "
+            f"perplexity {scores['perplexity']:8.2f}  of a word {scores['word_perplexity']:9,.1f}  "
             f"bits a byte {scores['bits_per_byte']:6.3f}"
         )
+
+    def said(self, given: str, answer: Answer) -> str:
+        """The text as a whole."""
+        return f"{given}{answer.value}"
 
     def example(self, sample: Passage, answer: Answer) -> dict[str, str]:
         return {"text": str(answer.extra.get("prompt", "")), "goes on": str(answer.value)}
 
     def show(self, sample: Passage, answer: Answer) -> str:
-        said = f"{answer.extra.get('prompt', '')}▸{answer.value}"
-        return "".join(f"    {line}\n" for line in said.splitlines())
+        lines = f"{answer.extra.get('prompt', '')}▸{answer.value}".splitlines()
+        shown = [line for line, before in zip(lines, ["", *lines], strict=False) if line.strip() or before.strip()]
+        return "".join(f"    {line}\n" for line in shown[:LINES])
 
 
 def documents(encoded: Encoded) -> Stretches:

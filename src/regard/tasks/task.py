@@ -85,6 +85,8 @@ class Task:
     """of its rows of ids"""
     model: ClassVar[str]
     """the preset that is trained when none is named"""
+    spacious: ClassVar[bool] = False
+    """whether answers may run over several lines"""
     limited: ClassVar[bool] = True
     """whether a sample can be too long"""
     usage: ClassVar[str] = '"a text"'
@@ -139,6 +141,10 @@ class Task:
 
     def check(self, config: Any, tokens: int, data: Data) -> None:
         """Refuse settings that cannot work, before anything is read; `tokens` are those of a grain."""
+
+    def dressed(self, text: Text) -> Text:
+        """The tokenizer as others shall find it, who do not know this task's special tokens."""
+        return text
 
     def fit(self, config: Any, text: Text) -> Any:
         """The system's config with the tokenizer's vocabulary and special tokens."""
@@ -216,6 +222,10 @@ class Task:
     def draw(self, folder: Path, samples: Sequence[Any], answers: Sequence[Answer]) -> list[str]:
         """Pictures of the answers to all samples, left in a run's folder; their names."""
         return []
+
+    def said(self, given: Any, answer: Answer) -> str:
+        """An answer as a person reads it on a terminal."""
+        return str(answer.value)
 
     def example(self, sample: Any, answer: Answer) -> dict[str, str]:
         """A sample with its answer, as a row of a table."""
