@@ -428,3 +428,16 @@ def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path)
         in said
     )
     assert "31 texts to train on" in said
+
+
+def test_others_find_the_marks_around_a_text_by_themselves(tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    text = Classify().grow(Text.language(["a wonderful evening, a dull one"] * 5, 280))
+    Classify().dressed(text).save(tmp_path / "tokenizer.json")
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    start, delimiter, extract = (text.id_of(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
+    one, other = text.encode(["a dull evening", "wonderful"])
+    assert theirs("a dull evening")["input_ids"] == [start, *one, extract]
+    assert theirs("a dull evening", "wonderful")["input_ids"] == [start, *one, delimiter, *other, extract]
+    assert Text.load(tmp_path).encode(["a dull evening"]) == [one]
