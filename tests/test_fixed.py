@@ -161,9 +161,10 @@ def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeyp
     monkeypatch.setattr(
         "regard.decode.search.recordable", lambda body, _: not (body in _shelves and _shelves[body].broken)
     )
-    for _ in range(2):
-        assert search(model.body, batch, model.config.end, limits, Decode()) == right
-    assert len(tries) == 1
+    with pytest.warns(UserWarning, match="cannot be recorded") as said:
+        for _ in range(2):
+            assert search(model.body, batch, model.config.end, limits, Decode()) == right
+    assert len(tries) == len(said) == 1
 
 
 @pytest.mark.parametrize("rows", [2, 9])
