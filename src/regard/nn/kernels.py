@@ -65,6 +65,8 @@ def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: 
             return "short"
         if (form is not None or row_form(q, k, rule)) and _flashes(q):
             return "varlen"
+    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 4 and not torch.is_grad_enabled():
+        return "widened"  # a step of one query over 128 keys: 47 µs, plain 96, fused 98
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= MIDDLE_ROW:
         return "plain" if k.shape[-2] <= SHORT_ROW else "widened"
     return "sdpa"

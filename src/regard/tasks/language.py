@@ -171,7 +171,7 @@ class Language(Task):
             until = stops(text, decode.until)
             found = search(
                 model.body, batch, config.end, torch.from_numpy(limits[rows]), decode, requests=first + rows,
-                until=until, budget=BUDGET,
+                until=until,
             )  # fmt: skip
             for i, options in zip(rows.tolist(), found, strict=True):
                 answers[i] = self._say(model, inputs[i], options, int(lengths[i]), decode)
