@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from clock import Clock, bandwidth
 from tokenizers import Tokenizer, models, pre_tokenizers
+from turns import Action, in_turns, measure
 
 import regard
 from regard.inputs.text import END_OF_TEXT, Text
@@ -31,23 +27,6 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 GIVEN, SAID, BATCHES = (128, 256, (1, 64)) if CUDA else (64, 64, (1,))
 VOCABULARY, PARAMETERS, DEPTH, WIDTH = 50_257, 124_439_808, 12, 768
-
-Action = Callable[[int], int]
-"""Goes on with that many texts and returns how many tokens were said."""
-
-
-def measure(action: Action, repeat: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for batch in BATCHES:
-        times, said = [], 0
-        for _ in range(repeat + 2):
-            begun = time.perf_counter()
-            said = action(batch)
-            if CUDA:
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - begun)
-        found[f"batch {batch}"] = {"tokens_per_s": said / statistics.median(times[2:]), "first_s": times[0]}
-    return found
 
 
 def ours(dtype: torch.dtype) -> Action:
@@ -156,26 +135,13 @@ def main() -> None:
         torch.set_num_threads(2)
         cases |= {"regard float32": lambda: ours(torch.float32), "transformers": peer, "ctranslate2": ctranslate2}
     if asked.alone:
-        print(json.dumps(measure(cases[asked.cases[0]](), asked.repeat)))
+        print(json.dumps(measure(cases[asked.cases[0]](), BATCHES, asked.repeat)))
         return
     speed = bandwidth(Clock(DEVICE, 5))
     print(torch.__version__, torch.cuda.get_device_name() if CUDA else "cpu", f"copy {speed / 1e9:,.0f} GB/s")
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in asked.cases or cases}
-    for _ in range(asked.rounds):  # a process for each, in turns: threads of one library would slow the next
-        for name, results in rounds.items():
-            words = [sys.executable, __file__, name, "--alone", "--repeat", str(asked.repeat)]
-            said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-            results.append(json.loads(said.splitlines()[-1]))
-    for name, results in rounds.items():
-        for batch in results[0]:
-            rows = int(batch.split()[1])
-            speeds = sorted(result[batch]["tokens_per_s"] for result in results)
-            middle = statistics.median(speeds)
-            first = statistics.median(result[batch]["first_s"] for result in results)
-            size = 2 if CUDA or name == "regard" else 4
-            print(f"{name:20} {batch:9} {middle:9,.0f} tokens/s ({speeds[0]:,.0f} to {speeds[-1]:,.0f}), "
-                  f"{1000 * rows / middle:.3f} ms a step, the first answer after {first:.2f} s; bytes alone would allow "
-                  f"{limit(rows, size, speed):,.0f}", flush=True)  # fmt: skip
+    for found in in_turns(__file__, asked.cases or list(cases), asked.rounds, asked.repeat):
+        size = 2 if CUDA or found.name == "regard" else 4
+        print(f"{found}; bytes alone would allow {limit(found.batch, size, speed):,.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from marian import CUDA, SIZE, peer_model
 from tokenizers import Tokenizer, models, pre_tokenizers
+from turns import Action, in_turns, measure
 
 import regard
 from regard.inputs.text import Text
@@ -29,27 +25,6 @@ from regard.inputs.text import Text
 DEVICE = "cuda" if CUDA else "cpu"
 SOURCE, SAID, BATCHES = (32, 48, (1, 64)) if CUDA else (24, 32, (1, 32))
 BEAMS = 4
-
-
-Action = Callable[[int], int]
-"""Answers that many sources and returns how many tokens were said."""
-
-
-def measure(action: Action, repeat: int) -> dict[str, Any]:
-    """Tokens a second at each batch size: the median, after two that do not count."""
-    found: dict[str, Any] = {}
-    for batch in BATCHES:
-        times, said = [], 0
-        for _ in range(repeat + 2):
-            if CUDA:
-                torch.cuda.synchronize()
-            begun = time.perf_counter()
-            said = action(batch)
-            if CUDA:
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - begun)
-        found[f"batch {batch}"] = {"tokens_per_s": said / statistics.median(times[2:]), "first_s": times[0]}
-    return found
 
 
 def ours() -> Action:
@@ -159,24 +134,11 @@ def main() -> None:
         torch.set_num_threads(2)
     cases: dict[str, Any] = {"regard": ours, "transformers": peer} | ({} if CUDA else {"ctranslate2": ctranslate2})
     if asked.alone:
-        print(json.dumps(measure(cases[asked.cases[0]](), asked.repeat)))
+        print(json.dumps(measure(cases[asked.cases[0]](), BATCHES, asked.repeat)))
         return
     print(torch.__version__, torch.cuda.get_device_name() if CUDA else "cpu")
-    # a process for each, in turns: the threads of one library go on spinning for a while and would slow the next
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in asked.cases or cases}
-    for _ in range(asked.rounds):
-        for name, results in rounds.items():
-            words = [sys.executable, __file__, name, "--alone", "--repeat", str(asked.repeat)]
-            said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-            results.append(json.loads(said.splitlines()[-1]))
-    for name, results in rounds.items():
-        for batch in results[0]:
-            speeds = sorted(result[batch]["tokens_per_s"] for result in results)
-            middle = statistics.median(speeds)
-            step = 1000 * int(batch.split()[1]) / middle
-            first = statistics.median(result[batch]["first_s"] for result in results)
-            print(f"{name:14} {batch:9} {middle:9,.0f} tokens/s ({speeds[0]:,.0f} to {speeds[-1]:,.0f}), "
-                  f"{step:.2f} ms a step, the first answer after {first:.2f} s", flush=True)  # fmt: skip
+    for found in in_turns(__file__, asked.cases or list(cases), asked.rounds, asked.repeat):
+        print(found, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+"""Peers in turns: a process for each, because the threads of one library go on spinning for a while and would slow the next."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Action = Callable[[int], int]
+"""Answers that many inputs and returns how many tokens were said."""
+
+
+def measure(action: Action, batches: Sequence[int], repeat: int) -> dict[str, Any]:
+    """Tokens a second at each batch size: the median, after two that do not count."""
+    found: dict[str, Any] = {}
+    for batch in batches:
+        times, said = [], 0
+        for _ in range(repeat + 2):
+            begun = time.perf_counter()
+            said = action(batch)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - begun)
+        found[str(batch)] = {"tokens_per_s": said / statistics.median(times[2:]), "first_s": times[0]}
+    return found
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one side reached at one batch size, in all rounds."""
+
+    name: str
+    batch: int
+    speeds: list[float]
+    first: float
+
+    def __str__(self) -> str:
+        middle = statistics.median(self.speeds)
+        return (
+            f"{self.name:20} batch {self.batch:<4} {middle:9,.0f} tokens/s ({min(self.speeds):,.0f} to "
+            f"{max(self.speeds):,.0f}), {1000 * self.batch / middle:.3f} ms a step, the first answer after {self.first:.2f} s"
+        )
+
+
+def in_turns(script: str, cases: Sequence[str], rounds: int, repeat: int) -> Iterator[Speed]:
+    """`script CASE --alone` measures one side in its own process and prints it as JSON."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, results in found.items():
+            words = [sys.executable, script, name, "--alone", "--repeat", str(repeat)]
+            said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+            results.append(json.loads(said.splitlines()[-1]))
+    for name, results in found.items():
+        for batch in results[0]:
+            speeds = [result[batch]["tokens_per_s"] for result in results]
+            yield Speed(name, int(batch), speeds, statistics.median(result[batch]["first_s"] for result in results))
