@@ -32,7 +32,8 @@ tenth of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,7 @@ from regard.data.entries import expand, parallel
 from regard.data.findings import SHOWN, Finding, Lengths, Report, Severity
 from regard.data.languages import languages
 from regard.data.settings import Data
-from regard.data.survey import Advance, Survey, Surveyed, Tally
+from regard.data.survey import Advance, Survey, Surveyed, Tally, unheard
 
 MUCH = 0.1
 FEW = 1000
@@ -50,7 +51,10 @@ OF_FILES = ("unreadable", "header", "counts")
 APART = 3.0
 """times longer or shorter than usual, in words and in characters, before the length of a side is odd"""
 
+ESTIMATE = "by an estimate (a token for four bytes, at least one for a word)"
+
 Numbers = NDArray[np.int64]
+S = TypeVar("S", bound=Surveyed[Any])
 
 Kinds = Mapping[str, tuple[str, str, Severity, bool]]
 """Of each kind of flaw what is said of it, what to do, how bad it is, and whether much of it is an error."""
@@ -86,24 +90,40 @@ SEEN: Kinds = {
 
 def check_pairs(
     data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = lambda what, rows: None,
+    advance: Advance = unheard,
 ) -> Report:  # fmt: skip
     """Look at training pairs, and at validation pairs against them."""
     train, held = Survey(expand(data), columns), Survey(expand(valid), columns)
     train.read(advance, "training data")
     held.read(advance, "validation data", known=train.profile)
-    sets = [("", train), *([("validation: ", held)] if held.entries else [])]
     findings: list[Finding] = []
-    for name, survey in sets:
+    for name, survey in named(train, held):
         findings += [*seen(name, survey), *too_few(name, survey, bool(held.entries))]
         findings += [*repeated(name, survey), *long(name, survey, settings.longest)]
         findings += languages(name, survey, train, advance)
-    findings += leaks(train, held)
-    counts = {"pairs": len(train), "files": files(train)}
-    if held.entries:
-        counts |= {"validation_pairs": len(held), "validation_files": files(held)}
+    findings += leaks(train, held, _LEAKS)
+    counts = counted(train, held, lambda survey: {"pairs": len(survey), "files": files(survey)})
     lengths = Lengths(train.sizes(0), train.sizes(1), train.sizes(2), settings.longest, odd_ratios(train))
     return Report("translate", counts, tuple(findings), lengths)
+
+
+def named(train: S, held: S) -> list[tuple[str, S]]:
+    """The sets that there are, with what stands before all that is said of them."""
+    return [("", train), *([("validation: ", held)] if held.entries else [])]
+
+
+def counted(train: S, held: S, count: Callable[[S], dict[str, int]]) -> dict[str, int]:
+    counts = count(train)
+    return counts | {f"validation_{name}": many for name, many in count(held).items()} if held.entries else counts
+
+
+def among(
+    survey: Surveyed[Any], numbers: Sequence[int] | Numbers, said: Mapping[int, str] | None, severity: Severity, kind: str,
+    what: str, advice: str,
+) -> Finding:  # fmt: skip
+    """A finding about the samples of these numbers; `said` stands behind each that is shown."""
+    many = len(numbers)
+    return Finding(severity, kind, what, many, many / survey.rows, survey.places(numbers, said), advice)
 
 
 def files(survey: Survey) -> int:
@@ -115,11 +135,10 @@ def seen(name: str, survey: Survey) -> Iterable[Finding]:
     """What was noted row by row."""
     yield from tallied(name, survey.tallies, survey.rows, SEEN)
     if copies := len(survey.copies):
-        advice = "Names and numbers may be; sentences teach the model to copy instead of translating."
-        yield Finding(
-            "warning" if copies / survey.rows > 0.01 else "note", "copies",
-            f"{name}targets that are their own source", copies, copies / survey.rows,
-            survey.places(survey.copies), advice,
+        yield among(
+            survey, survey.copies, None, "warning" if copies / survey.rows > 0.01 else "note", "copies",
+            f"{name}targets that are their own source",
+            "Names and numbers may be; sentences teach the model to copy instead of translating.",
         )  # fmt: skip
 
 
@@ -164,25 +183,35 @@ class Sorted:
         return int(self.order[np.searchsorted(self.values, value)])
 
 
-def repeated(name: str, survey: Survey) -> Iterable[Finding]:
-    pairs, sources = survey.hashes(0), survey.hashes(1)
-    order = Sorted(pairs)
+def duplicated(name: str, unit: str, survey: Surveyed[Any]) -> tuple[list[Finding], Numbers]:
+    """What is said of samples that are there twice, and the numbers of all that do not repeat an earlier one."""
+    whole = survey.hashes(0)
+    order = Sorted(whole)
     again = order.repeats()
-    if len(again):
-        said = {int(n): f"as in {survey.place(order.first(pairs[n]), int(n))}" for n in again[:SHOWN]}
-        yield Finding(
-            "warning", "duplicates", f"{name}pairs that repeat an earlier one", len(again),
-            len(again) / survey.rows, survey.places(again, said),
-            "Remove them unless they are to count more.",
-        )  # fmt: skip
-    once = np.setdiff1d(np.arange(len(pairs)), again)
-    order = Sorted(sources[once])
+    once = np.setdiff1d(np.arange(len(whole)), again)
+    if not len(again):
+        return [], once
+    said = {int(n): f"as in {survey.place(order.first(whole[n]), int(n))}" for n in again[:SHOWN]}
+    what, advice = f"{name}{unit} that repeat an earlier one", "Remove them unless they are to count more."
+    return [among(survey, again, said, "warning", "duplicates", what, advice)], once
+
+
+def answered_otherwise(survey: Surveyed[Any], once: Numbers) -> tuple[Numbers, dict[int, str]]:
+    """Those of `once` whose question an earlier one asks, with another answer; and where, of the first few."""
+    asked = survey.hashes(1)
+    order = Sorted(asked[once])
     others = once[order.repeats()]
+    return others, {
+        int(n): f"otherwise in {survey.place(int(once[order.first(asked[n])]), int(n))}" for n in others[:SHOWN]
+    }
+
+
+def repeated(name: str, survey: Survey) -> Iterable[Finding]:
+    findings, once = duplicated(name, "pairs", survey)
+    yield from findings
+    others, said = answered_otherwise(survey, once)
     if len(others):
-        many = len(np.unique(sources[others]))
-        said = {
-            int(n): f"otherwise in {survey.place(int(once[order.first(sources[n])]), int(n))}" for n in others[:SHOWN]
-        }
+        many = len(np.unique(survey.hashes(1)[others]))
         yield Finding(
             "note", "ambiguous", f"{name}sources with several different targets", many, many / survey.rows,
             survey.places(others, said), "That is natural in some data; the model learns a mixture.",
@@ -194,11 +223,9 @@ def long(name: str, survey: Survey, longest: int) -> Iterable[Finding]:
     over = np.flatnonzero(tokens.max(axis=1, initial=0) > longest)
     if len(over):
         said = {int(n): f"about {tokens[n].max():,} tokens" for n in over[:SHOWN]}
-        yield Finding(
-            "warning", "long",
-            f"{name}pairs with more than data.longest={longest:,} tokens on a side, by an estimate "
-            "(a token for four bytes, at least one for a word)",
-            len(over), len(over) / survey.rows, survey.places(over, said),
+        yield among(
+            survey, over, said, "warning", "long",
+            f"{name}pairs with more than data.longest={longest:,} tokens on a side, {ESTIMATE}",
             "Training skips them. Split them, or raise data.longest.",
         )  # fmt: skip
     odd = odd_ratios(survey)
@@ -208,10 +235,10 @@ def long(name: str, survey: Survey, longest: int) -> Iterable[Finding]:
             int(n): f"{words[n][0]:,} to {words[n][1]:,} words, {letters[n][0]:,} to {letters[n][1]:,} characters"
             for n in odd[:SHOWN]
         }
-        yield Finding(
-            "warning", "ratio",
+        yield among(
+            survey, odd, said, "warning", "ratio",
             f"{name}pairs with sides of very different length, {APART:g} times other than usual",
-            len(odd), len(odd) / survey.rows, survey.places(odd, said), "See whether they belong together.",
+            "See whether they belong together.",
         )  # fmt: skip
 
 
@@ -234,19 +261,16 @@ def _apart(sizes: Numbers) -> NDArray[np.bool_]:
     return far
 
 
-def leaks(train: Surveyed, held: Surveyed, kinds: Leaks | None = None) -> Iterable[Finding]:
+def leaks(train: S, held: S, kinds: Leaks) -> Iterable[Finding]:
     """What is validated on and trained on as well; each sample counts once, by the worst that is true of it."""
     left = np.arange(len(held))
-    for kind, (name, what, severity, advice) in enumerate(_LEAKS if kinds is None else kinds):
+    for kind, (name, what, severity, advice) in enumerate(kinds):
         theirs, ours = held.hashes(kind), Sorted(train.hashes(kind))
         known = np.isin(theirs[left], ours.values)
         found, left = left[known], left[~known]
         if len(found):
             said = {int(n): f"trained on in {train.place(ours.first(theirs[n]))}" for n in found[:SHOWN]}
-            yield Finding(
-                severity, name, f"validation: {what}", len(found), len(found) / held.rows,
-                held.places(found, said), advice,
-            )  # fmt: skip
+            yield among(held, found, said, severity, name, f"validation: {what}", advice)
 
 
 _LEAKS: Leaks = (

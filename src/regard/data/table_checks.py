@@ -37,9 +37,22 @@ import numpy as np
 
 from regard.data.entries import expand
 from regard.data.findings import SHOWN, Finding, Lengths, Report
-from regard.data.pair_checks import MUCH, SEEN, Kinds, Leaks, Sorted, leaks, tallied
+from regard.data.pair_checks import (
+    ESTIMATE,
+    MUCH,
+    SEEN,
+    Kinds,
+    Leaks,
+    among,
+    answered_otherwise,
+    counted,
+    duplicated,
+    leaks,
+    named,
+    tallied,
+)
 from regard.data.settings import Data
-from regard.data.survey import Advance
+from regard.data.survey import Advance, unheard
 from regard.data.table_survey import Read, TableSurvey
 from regard.data.tables import labelled_of, questions_of
 
@@ -53,7 +66,7 @@ MARKS = 3
 
 def check_labelled(
     data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = lambda what, rows: None,
+    advance: Advance = unheard,
 ) -> Report:  # fmt: skip
     """Look at training texts and their classes, and at those of validation against them."""
     return _check("classify", "texts", labelled_of, data, valid, columns, settings, advance)
@@ -61,7 +74,7 @@ def check_labelled(
 
 def check_questions(
     data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = lambda what, rows: None,
+    advance: Advance = unheard,
 ) -> Report:  # fmt: skip
     return _check("choose", "questions", questions_of, data, valid, columns, settings, advance)
 
@@ -74,19 +87,20 @@ def _check(
     train.read(advance, "training data")
     held.read(advance, "validation data")
     findings: list[Finding] = []
-    for name, survey in [("", train), *([("validation: ", held)] if held.entries else [])]:
+    for name, survey in named(train, held):
         findings += tallied(name, survey.tallies, survey.rows, _KINDS)
         findings += [*too_few(name, unit, survey, bool(held.entries)), *classes(name, task, survey)]
         findings += [*repeated(name, unit, survey), *long(name, unit, survey, settings.longest)]
     findings += [*unknown(task, train, held), *leaks(train, held, _LEAKS)]
-    counts = {unit: len(train), "files": len(train.entries)}
-    counts |= {"classes": len(train.classes)} if task == "classify" else {}
-    if held.entries:
-        counts |= {f"validation_{unit}": len(held), "validation_files": len(held.entries)}
+
+    def counts(survey: TableSurvey) -> dict[str, int]:
+        told = {"classes": len(survey.classes)} if task == "classify" and survey is train else {}
+        return {unit: len(survey), "files": len(survey.entries), **told}
+
     names = ("told", "longest choice") if task == "choose" else ("text", "pair") if train.paired else ("text",)
     words, characters, tokens = (train.sizes(name) for name in ("words", "characters", "tokens"))
     lengths = Lengths(words, characters, tokens, settings.longest, np.zeros(0, dtype=np.int64), names, unit)
-    return Report(task, counts, tuple(findings), lengths)
+    return Report(task, counted(train, held, counts), tuple(findings), lengths)
 
 
 _KINDS: Kinds = {
@@ -145,26 +159,13 @@ def classes(name: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
 
 def repeated(name: str, unit: str, survey: TableSurvey) -> Iterable[Finding]:
     """Rows that are there twice, and the same texts with another label."""
-    whole, texts = survey.hashes(0), survey.hashes(1)
-    order = Sorted(whole)
-    again = order.repeats()
-    if len(again):
-        said = {int(n): f"as in {survey.place(order.first(whole[n]), int(n))}" for n in again[:SHOWN]}
-        yield Finding(
-            "warning", "duplicates", f"{name}{unit} that repeat an earlier one", len(again), len(again) / survey.rows,
-            survey.places(again, said), "Remove them unless they are to count more.",
-        )  # fmt: skip
-    once = np.setdiff1d(np.arange(len(whole)), again)
-    order = Sorted(texts[once])
-    others = once[order.repeats()]
+    findings, once = duplicated(name, unit, survey)
+    yield from findings
+    others, said = answered_otherwise(survey, once)
     if len(others):
-        said = {
-            int(n): f"otherwise in {survey.place(int(once[order.first(texts[n])]), int(n))}" for n in others[:SHOWN]
-        }
-        share = len(others) / survey.rows
-        yield Finding(
-            "error" if share > MUCH else "warning", "contradiction", f"{name}{unit} that have another label elsewhere",
-            len(others), share, survey.places(others, said), "One of the two is wrong, or the classes overlap.",
+        yield among(
+            survey, others, said, "error" if len(others) / survey.rows > MUCH else "warning", "contradiction",
+            f"{name}{unit} that have another label elsewhere", "One of the two is wrong, or the classes overlap.",
         )  # fmt: skip
 
 
@@ -172,14 +173,10 @@ def long(name: str, unit: str, survey: TableSurvey, longest: int) -> Iterable[Fi
     tokens = survey.sizes("tokens").sum(axis=1) + MARKS
     over = np.flatnonzero(tokens > longest)
     if len(over):
+        what = f"{name}{unit} with more than data.longest={longest:,} tokens, {ESTIMATE}"
+        advice = "They are cut in their middle. Raise data.longest if the model's context is longer."
         said = {int(n): f"about {tokens[n]:,} tokens" for n in over[:SHOWN]}
-        yield Finding(
-            "warning", "long",
-            f"{name}{unit} with more than data.longest={longest:,} tokens, by an estimate (a token for four bytes, at "
-            "least one for a word)",
-            len(over), len(over) / survey.rows, survey.places(over, said),
-            "They are cut in their middle. Raise data.longest if the model's context is longer.",
-        )  # fmt: skip
+        yield among(survey, over, said, "warning", "long", what, advice)
 
 
 def unknown(task: str, train: TableSurvey, held: TableSurvey) -> Iterable[Finding]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.files import Complain
-from regard.data.findings import SHOWN, Place, excerpt
-from regard.data.oddities import bare, oddities
+from regard.data.findings import excerpt
+from regard.data.oddities import bare
 from regard.data.rows import Empty
-from regard.data.survey import BYTES_A_TOKEN, Advance, Tally, flaw, hashed, refuse_pipes
+from regard.data.survey import Advance, Surveyed, hashed, measured
 from regard.data.tables import Labelled, Question
-from regard.errors import DataError
 
 Sample = Labelled | Question
 Read = Callable[[str, Mapping[str, str] | None, Complain], Iterator[Any]]
 
+SIZES = ("words", "characters", "tokens")
 OFTEN = 4096
 """rows between two words about how far reading is"""
 
@@ -43,36 +43,24 @@ def answer(sample: Sample) -> str:
     return str(sample.label)
 
 
-class TableSurvey:
+class TableSurvey(Surveyed[Sample]):
+    """Of each usable row also its lengths; and how often each answer is right.
+
+    Hashes are of what is asked with its answer (0), without (1), and without case and punctuation (2).
+    """
+
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None, read: Read) -> None:
-        self.entries, self.columns, self.reader = list(entries), columns, read
-        self.tallies: dict[str, Tally] = {}
+        super().__init__(entries, columns, hashes=3)
+        self.reader = read
         self.classes: dict[str, int] = {}
         """how often each answer is right"""
         self.paired = False
-        self._where = array("I"), array("Q")
-        self._sizes = {name: (array("I"), array("I")) for name in ("words", "characters", "tokens")}
-        self._hashes = tuple(array("Q") for _ in range(3))
-
-    def __len__(self) -> int:
-        return len(self._where[0])
-
-    @property
-    def rows(self) -> int:
-        left_out = ("empty", "encoding", "format")
-        return len(self) + sum(self.tallies[kind].count for kind in left_out if kind in self.tallies)
+        self._sizes = {name: (array("I"), array("I")) for name in SIZES}
 
     def sizes(self, name: str) -> NDArray[np.int64]:
         """(N, 1) or, of pairs, (N, 2)."""
         both = np.stack([np.array(side, dtype=np.int64) for side in self._sizes[name]], axis=1)
         return both if self.paired else both[:, :1]
-
-    def hashes(self, kind: int) -> NDArray[np.uint64]:
-        """Of what is asked with its answer (0), without (1), and without case and punctuation (2)."""
-        return np.array(self._hashes[kind], dtype=np.uint64)
-
-    def tally(self, kind: str) -> Tally:
-        return self.tallies.setdefault(kind, Tally())
 
     def read(self, advance: Advance, name: str) -> None:
         for number, entry in enumerate(self.entries):
@@ -81,64 +69,21 @@ class TableSurvey:
                 if len(self) % OFTEN == 0:
                     advance(f"reading {name}", len(self))
 
-    def places(self, numbers: Iterable[int], said: Mapping[int, str] | None = None) -> tuple[Place, ...]:
-        """Where the first few of these stand, read once more for their text; `said` stands behind it."""
-        first = sorted(int(number) for number in numbers)[:SHOWN]
-        found: list[Place] = []
-        samples = (sample for entry in self.entries for sample in self._usable(entry)) if first else iter(())
-        for number, sample in enumerate(samples):
-            if number == first[len(found)]:
-                behind = f"  ({said[number]})" if said else ""
-                found.append(Place(sample.path, sample.line, shown(sample) + behind))
-                if len(found) == len(first):
-                    break
-        return tuple(found)
+    def _items(self, entry: str, complain: Complain) -> Iterator[Sample | Empty]:
+        yield from self.reader(entry, self.columns, complain)  # what it finds before the first row is noted too
 
-    def place(self, number: int, beside: int | None = None) -> str:
-        entry, line = self._where[0][number], self._where[1][number]
-        if beside is not None and entry == self._where[0][beside]:
-            return f"line {line}"
-        return str(Place(self.entries[entry], line))
-
-    def _usable(self, entry: str, note: bool = False) -> Iterator[Sample]:
-        refuse_pipes((entry,))
-
-        def complain(kind: str, error: DataError) -> None:
-            if note:
-                self.tally(kind).add(flaw(error))
-
-        try:
-            for item in self.reader(entry, self.columns, complain):
-                if not isinstance(item, Empty):
-                    yield item
-                elif note:
-                    self.tally("empty").add(Place(item.path, item.line, item.text))
-        except DataError as error:  # what cannot be read past, such as a damaged archive
-            complain("unreadable", error)
+    def _shown(self, sample: Sample) -> str:
+        first, second = sides(sample)
+        what = f"{excerpt(first, width=36)} | {excerpt(second, width=24)}" if second else excerpt(first)
+        return f"{what} → {excerpt(answer(sample), width=24)}"
 
     def _look(self, number: int, sample: Sample) -> None:
         texts, right = asked(sample), answer(sample)
-        marks: dict[str, tuple[str, int]] = {}
-        for text in texts:
-            for kind, place in oddities(text):
-                marks.setdefault(kind, (text, place))
-        for kind, (text, place) in marks.items():
-            self.tally(kind).add(Place(sample.path, sample.line, excerpt(text, place)))
+        self._note_oddities(sample, texts)
         for side, text in enumerate(sides(sample)):
-            words, size = len(text.split()), len(text.encode("utf-8", "surrogatepass"))
-            tokens = max(words, -(-size // BYTES_A_TOKEN))
-            for name, value in (("words", words), ("characters", len(text)), ("tokens", tokens)):
+            for name, value in zip(SIZES, measured(text), strict=True):
                 self._sizes[name][side].append(value)
         self.paired = self.paired or len(texts) > 1
         self.classes[right] = self.classes.get(right, 0) + 1
-        self._where[0].append(number)
-        self._where[1].append(sample.line)
         joined = "\0".join(texts)
-        for kept, text in zip(self._hashes, (f"{joined}\0{right}", joined, "\0".join(map(bare, texts))), strict=True):
-            kept.append(hashed(text))
-
-
-def shown(sample: Sample) -> str:
-    first, second = sides(sample)
-    what = f"{excerpt(first, width=36)} | {excerpt(second, width=24)}" if second else excerpt(first)
-    return f"{what} → {excerpt(answer(sample), width=24)}"
+        self._keep(number, sample.line, map(hashed, (f"{joined}\0{right}", joined, "\0".join(map(bare, texts)))))

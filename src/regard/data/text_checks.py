@@ -30,10 +30,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from regard.data.findings import SHOWN, Finding, Lengths, Place, Report, Severity
-from regard.data.pair_checks import MUCH, Kinds, Sorted, tallied
+from regard.data.findings import SHOWN, Finding, Lengths, Place, Report
+from regard.data.pair_checks import MUCH, SEEN, Kinds, Leaks, Sorted, counted, duplicated, leaks, named, tallied
 from regard.data.settings import Data
-from regard.data.survey import Advance
+from regard.data.survey import Advance, unheard
 from regard.data.text_survey import LINE, SOLID, TextSurvey
 from regard.data.texts import check_choice, text_files
 
@@ -41,18 +41,10 @@ FEW = 200_000
 SOME = 0.01
 """share of the text from which on repeated lines are worth a word"""
 
-_FILES: Kinds = {
-    "unreadable": ("files that cannot be read to their end", "Training would stop there as well.", "error", False),
-}
-_ROWS: Kinds = {
-    "format": ("rows that cannot be read", "Put them right or remove them: training refuses the file.", "error", False),
-    "empty": ("blank documents", "They are skipped.", "warning", True),
-}
+_FILES: Kinds = {"unreadable": SEEN["unreadable"]}
+_ROWS: Kinds = {"format": SEEN["format"], "empty": ("blank documents", "They are skipped.", "warning", True)}
 _LINES: Kinds = {
-    "encoding": (
-        "lines that are not UTF-8", "Convert the file with iconv from the encoding that it has, or remove them.", "error",
-        False,
-    ),
+    "encoding": SEEN["encoding"],
     "mojibake": (
         "lines with UTF-8 that was read as another encoding, such as Ã¼ for ü",
         "Make the file again, or repair it (the Python package ftfy does that).", "warning", True,
@@ -74,7 +66,7 @@ _STRETCHES: Kinds = {
 
 def check_texts(
     data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = lambda what, rows: None,
+    advance: Advance = unheard,
 ) -> Report:  # fmt: skip
     """Look at training text, and at validation text against it."""
     train, held = TextSurvey(text_files(data), columns), TextSurvey(text_files(valid), columns)
@@ -82,20 +74,17 @@ def check_texts(
     train.read(advance, "training data")
     held.read(advance, "validation data")
     findings: list[Finding] = []
-    for name, survey in [("", train), *([("validation: ", held)] if held.entries else [])]:
+    for name, survey in named(train, held):
         kinds = ((1, _FILES), (survey.rows, _ROWS), (survey.many, _LINES), (survey.passages, _STRETCHES))
         for rows, table in kinds:
             findings += tallied(name, survey.tallies, rows, table)
         findings += [*too_few(name, survey, bool(held.entries)), *repeated(name, survey)]
-    findings += [*leaks(train, held), *leaked_lines(train, held)]
-    counts = _counts(train)
-    if held.entries:
-        counts |= {f"validation_{name}": count for name, count in _counts(held).items()}
+    findings += [*leaks(train, held, _LEAKS), *leaked_lines(train, held)]
     lengths = Lengths(
         train.sizes("words"), train.sizes("characters"), train.sizes("tokens"), 0, np.zeros(0, dtype=np.int64),
         ("document",), "documents",
     )  # fmt: skip
-    return Report("language", counts, tuple(findings), lengths)
+    return Report("language", counted(train, held, _counts), tuple(findings), lengths)
 
 
 def _counts(survey: TextSurvey) -> dict[str, int]:
@@ -123,15 +112,7 @@ def too_few(name: str, survey: TextSurvey, has_valid: bool) -> Iterable[Finding]
 
 
 def repeated(name: str, survey: TextSurvey) -> Iterable[Finding]:
-    documents = survey.hashes(0)
-    order = Sorted(documents)
-    again = order.repeats()
-    if len(again):
-        said = {int(n): f"as in {survey.place(order.first(documents[n]), int(n))}" for n in again[:SHOWN]}
-        yield Finding(
-            "warning", "duplicates", f"{name}documents that repeat an earlier one", len(again), len(again) / survey.rows,
-            survey.places(again, said), "Remove them unless they are to count more.",
-        )  # fmt: skip
+    yield from duplicated(name, "documents", survey)[0]
     hashes, sizes = survey.lines.arrays()
     twice = Sorted(hashes).repeats()
     share = _share(survey, int(sizes[twice].sum()))
@@ -146,24 +127,10 @@ def repeated(name: str, survey: TextSurvey) -> Iterable[Finding]:
         )  # fmt: skip
 
 
-def leaks(train: TextSurvey, held: TextSurvey) -> Iterable[Finding]:
-    """Documents that are validated on and trained on as well; each counts once, by the worst that is true of it."""
-    left = np.arange(len(held))
-    for kind, (name, what, severity) in enumerate(_LEAKS):
-        theirs, ours = held.hashes(kind), Sorted(train.hashes(kind))
-        known = np.isin(theirs[left], ours.values)
-        found, left = left[known], left[~known]
-        if len(found):
-            said = {int(n): f"trained on in {train.place(ours.first(theirs[n]))}" for n in found[:SHOWN]}
-            yield Finding(
-                severity, name, f"validation: {what}", len(found), len(found) / held.rows, held.places(found, said),
-                "Remove them from one of the two: the loss would be too low.",
-            )  # fmt: skip
-
-
-_LEAKS: tuple[tuple[str, str, Severity], ...] = (
-    ("leak", "documents that are also trained on", "error"),
-    ("leak_near", "documents that are also trained on but for case, blanks and punctuation", "warning"),
+_REMOVE = "Remove them from one of the two: the loss would be too low."
+_LEAKS: Leaks = (
+    ("leak", "documents that are also trained on", "error", _REMOVE),
+    ("leak_near", "documents that are also trained on but for case, blanks and punctuation", "warning", _REMOVE),
 )
 
 

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.files import Complain
-from regard.data.findings import SHOWN, Place, excerpt
+from regard.data.findings import Place, excerpt
 from regard.data.oddities import bare, oddities
 from regard.data.rows import Empty, format_of
-from regard.data.survey import BYTES_A_TOKEN, Advance, Tally, flaw, hashed, refuse_pipes
+from regard.data.survey import Advance, Surveyed, estimated, hashed
 from regard.data.texts import TABLES, Passage, iterate_file, passage_size
-from regard.errors import DataError
 
 LINE = 40
 """letters and blanks that a line needs, without punctuation, before it is looked for elsewhere: shorter ones are often alike"""
@@ -83,7 +82,7 @@ class Document:
         """Returns how long the stretch without a blank is by now, or was at its end, that reached into this text."""
         words = text.split()
         coded = text.encode("utf-8", "surrogatepass")
-        added = len(text), len(words), max(len(words), -(-len(coded) // BYTES_A_TOKEN)), len(coded)
+        added = len(text), len(words), estimated(len(words), len(coded)), len(coded)
         for name, size in zip(SIZES, added, strict=True):
             self.sizes[name] += size
         self.exact.update(coded)
@@ -101,31 +100,24 @@ class Document:
         return exact, near
 
 
-class TextSurvey:
-    """What was seen of one set of files: tallies, and of each document its place, sizes and hashes."""
+class TextSurvey(Surveyed[Passage]):
+    """Of each document also its sizes; its lines, and every character.
+
+    Hashes are of the documents (0), and of their words without case and punctuation (1).
+    """
+
+    left_out = ("empty", "format")
 
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None) -> None:
-        self.entries, self.columns, self._size = list(entries), columns, passage_size(entries)
-        self.tallies: dict[str, Tally] = {}
+        super().__init__(entries, columns, hashes=2)
+        self._size = passage_size(entries)
         self.passages = self.many = 0
         """passages, and lines that are not empty"""
         self.letters: set[str] = set()
         """every character that occurs"""
         self.lines = Lines()
         self._different: set[int] = set()
-        self._where = array("I"), array("Q")
         self._sizes = {name: array("Q") for name in SIZES}
-        self._hashes = array("Q"), array("Q")
-
-    def __len__(self) -> int:
-        """Documents."""
-        return len(self._where[0])
-
-    @property
-    def rows(self) -> int:
-        """Documents, and rows that could be none."""
-        left_out = ("empty", "format")
-        return len(self) + sum(self.tallies[kind].count for kind in left_out if kind in self.tallies)
 
     @property
     def can_hold_out(self) -> bool:
@@ -138,13 +130,6 @@ class TextSurvey:
 
     def total(self, kind: str) -> int:
         return sum(self._sizes[kind])
-
-    def hashes(self, kind: int) -> NDArray[np.uint64]:
-        """Of the documents (0), and of their words without case and punctuation (1)."""
-        return np.array(self._hashes[kind], dtype=np.uint64)
-
-    def tally(self, kind: str) -> Tally:
-        return self.tallies.setdefault(kind, Tally())
 
     def read(self, advance: Advance, name: str) -> None:
         for number, entry in enumerate(self.entries):
@@ -159,31 +144,11 @@ class TextSurvey:
                     advance(f"reading {name}", self.passages)
             self._close(document)
 
-    def places(self, numbers: Iterable[int], said: Mapping[int, str] | None = None) -> tuple[Place, ...]:
-        """Where the first few of these documents stand, read once more for their text; `said` stands behind it."""
-        first = sorted(int(number) for number in numbers)[:SHOWN]
-        found: list[Place] = []
-        opened = (passage for entry in self.entries for passage in self._usable(entry) if passage.opens)
-        for number, passage in enumerate(opened if first else ()):
-            if number == first[len(found)]:
-                text = excerpt(passage.text.lstrip()) + (f"  ({said[number]})" if said else "")
-                found.append(Place(passage.path, passage.line, text))
-                if len(found) == len(first):
-                    break
-        return tuple(found)
-
-    def place(self, number: int, beside: int | None = None) -> str:
-        """The name of one document's place; short where it stands in the same file as the other."""
-        entry, line = self._where[0][number], self._where[1][number]
-        if beside is not None and entry == self._where[0][beside]:
-            return f"line {line}"
-        return str(Place(self.entries[entry], line))
-
     def find(self, hashes: Iterable[int], which: int = 1) -> dict[int, Place]:
         """Where lines stand, given by their hashes, read once more: the first of those alike, or the second."""
         left = dict.fromkeys(hashes, which)
         found: dict[int, Place] = {}
-        for passage in (passage for entry in self.entries for passage in self._usable(entry)):
+        for passage in self._everything():
             for at, line in enumerate(passage.text.split("\n")):
                 if len(line) >= LINE and (known := hashed(bare(line))) in left:
                     left[known] -= 1
@@ -194,26 +159,14 @@ class TextSurvey:
                 break
         return found
 
-    def _usable(self, entry: str, note: bool = False) -> Iterator[Passage]:
-        """The text of an entry that can be read, the same at every reading; what else there is, is noted at the first."""
-        refuse_pipes((entry,))
-        complain = self._complaints(note)
-        items = iterate_file(entry, self.columns, complain, self._size)
-        try:
-            for item in items:
-                if not isinstance(item, Empty):
-                    yield item
-                elif note:
-                    self.tally("empty").add(Place(item.path, item.line))
-        except DataError as error:  # what cannot be read past, such as a damaged archive
-            complain("unreadable", error)
+    def _items(self, entry: str, complain: Complain) -> Iterator[Passage | Empty]:
+        return iterate_file(entry, self.columns, complain, self._size)
 
-    def _complaints(self, note: bool) -> Complain:
-        def complain(kind: str, error: DataError) -> None:
-            if note:
-                self.tally(kind).add(flaw(error))
+    def _numbered(self) -> Iterator[Passage]:
+        return (passage for passage in self._everything() if passage.opens)
 
-        return complain
+    def _shown(self, sample: Passage) -> str:
+        return excerpt(sample.text.lstrip())
 
     def _look(self, document: Document, passage: Passage) -> None:
         text, before = passage.text, document.run
@@ -234,12 +187,9 @@ class TextSurvey:
     def _close(self, document: Document | None) -> None:
         if document is None:
             return
-        self._where[0].append(document.entry)
-        self._where[1].append(document.line)
         for name, size in document.sizes.items():
             self._sizes[name].append(size)
-        for kept, value in zip(self._hashes, document.hashes(), strict=True):
-            kept.append(value)
+        self._keep(document.entry, document.line, document.hashes())
 
 
 def _place(passage: Passage, line: int, text: str) -> Place:
