@@ -186,6 +186,8 @@ def test_one_packed_side_is_refused(rows: int = 4) -> None:
     shape = Shape((64, 64), (64, 64), 8)
     from regard.tasks.task import Encoded
 
-    packed = task.collate(Encoded([], {"source": samples, "target": samples}, []), range(rows), model.config, shape=shape)
+    packed = task.collate(
+        Encoded([], {"source": samples, "target": samples}, []), range(rows), model.config, shape=shape
+    )
     with pytest.raises(ValueError, match="packed on both sides"):
         model.body(Batch(packed.x, target=packed.target, offsets=packed.offsets))
