@@ -48,7 +48,7 @@ from regard.waists import IGNORE, Batch
 
 
 def test_a_finished_run_holds_all_that_it_takes_to_use_and_to_judge_it(trained: Trained) -> None:
-    model = {"config.json", "model.safetensors", "tokenizer.json", "README.md", "regard.json"}
+    model = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "regard.json"}
     course = {"log.jsonl", "curves.png", "samples.txt", "events", "checkpoints"}
     assert {path.name for path in trained.path.iterdir()} == model | course
     assert json.loads((trained.path / "config.json").read_text())["model_type"] == "marian"

@@ -328,7 +328,7 @@ class Trainer:
         rows = self.plan.about or ("packed rows" if self.plan.shape is not None else "rows")
         self._say(
             f"{self.order.preset}: {count:,} parameters{frozen} on {where}{together}, {precision}; "
-            f"steps {self.done:,} to {config.steps:,}, {passes:,.{int(passes < 10)}f} passes over the data, "
+            f"steps {self.done:,} to {config.steps:,}, {passes:,.{int(passes < 1)}f} passes over the data, "
             f"{rows} with {100 * self.plan.padding():.1f} % padding"
         )
         if passes > 200:
