@@ -30,12 +30,12 @@ SHORT = (
 MOUNT = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"']
 """A disk of eight MiB that only this process and its children see, and that ends with them."""
 
-JSON = ("open", "write", "replace")
+JSON, TEXT = ("open", "write", "replace"), ("tokenizer.json", "tokenizer_config.json")
 STAGES = [
     "mkdir .", "draw", "open .lock", "write .lock", "unlink .lock", "mkdir events", "open events/events",
     "write events/events", "open samples.txt", "write samples.txt", "open log.jsonl", "write log.jsonl",
     "first grain of a step", "second grain of a step", "average",
-    *(f"{call} .{name}.writing" for name in ("tokenizer.json", "regard.json", "config.json", "README.md") for call in JSON),
+    *(f"{call} .{name}.writing" for name in (*TEXT, "regard.json", "config.json", "README.md") for call in JSON),
     "write .model.safetensors.writing", "replace .model.safetensors.writing",
     "mkdir checkpoints", "mkdir checkpoints/.writing-N", "write checkpoints/.writing-N/state.safetensors",
     "open checkpoints/.writing-N/state.json", "write checkpoints/.writing-N/state.json", "rename checkpoints/.writing-N",
