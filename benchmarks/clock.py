@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import statistics
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +50,35 @@ def ceiling(clock: Clock) -> dict[str, float]:
     n = 8192 if clock.device == "cuda" else 512
     a, b = (torch.randn(n, n, device=clock.device, dtype=torch.bfloat16) for _ in range(2))
     return {"TFLOP_per_s": round(2 * n**3 / clock.median(lambda: a @ b) / 1e12, 1)}
+
+
+def report(cases: Mapping[str, Callable[[], dict[str, Any]]], names: Sequence[str], work: float) -> None:
+    """Each case as a line of JSON: tokens a second, the operations that makes (`work` for a token) and their share of the
+    ceiling, where that was measured before it."""
+    cuda, most = torch.cuda.is_available(), 0.0
+    for name in names:
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        begun = time.perf_counter()
+        try:
+            found = cases[name]()
+        except Exception as error:  # the others are still worth their time
+            print(name, repr(error)[:2000], flush=True)
+            continue
+        if "tokens" in found:
+            found["tokens_per_s"] = round(found["tokens"] / found["seconds"])
+            found["ms"] = round(1000 * found.pop("seconds"), 2)
+            found["TFLOP_per_s"] = round(found["tokens_per_s"] * work / 1e12, 1)
+            found |= {"share": round(found["TFLOP_per_s"] / most, 3)} if most else {}
+        else:
+            most = found["TFLOP_per_s"]
+        if cuda:
+            found["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        found["wall_s"] = round(time.perf_counter() - begun, 1)
+        print(name, json.dumps(found), flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch._dynamo.reset()
 
 
 def bandwidth(clock: Clock) -> float:

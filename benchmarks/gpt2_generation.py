@@ -10,7 +10,6 @@ weights (and of keys and values) that a step must read, at the speed of a copy.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from clock import Clock, bandwidth
 from tokenizers import Tokenizer, models, pre_tokenizers
-from turns import Action, in_turns, measure
+from turns import Action, arguments, in_turns, measure
 
 import regard
 from regard.inputs.text import END_OF_TEXT, Text
@@ -122,12 +121,7 @@ def limit(batch: int, size: int, speed: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("cases", nargs="*")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--alone", action="store_true", help="in this process, once")
-    asked = parser.parse_args()
+    asked = arguments()
     cases: dict[str, Any] = {"regard": lambda: ours(torch.bfloat16)}
     if CUDA:
         cases |= {"transformers static": lambda: peer(cache_implementation="static"), "transformers": peer}

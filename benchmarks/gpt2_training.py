@@ -10,15 +10,12 @@ fused AdamW, random weights, the published vocabulary of 50,257 (nanoGPT: padded
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
-import json
-import time
 from typing import Any
 
 import numpy as np
 import torch
-from clock import Clock, ceiling
+from clock import Clock, ceiling, report
 
 from regard import build
 from regard.data.store import Rows
@@ -107,23 +104,7 @@ def main() -> None:
         "compiled": lambda: ours(clock, "compiled", asked.rows),
     }
     print(torch.__version__, torch.cuda.get_device_name(), f"{work() / 1e6:.0f} MFLOP a token")
-    most = 0.0
-    for name in asked.cases or [case for case in cases if case != "nanogpt" or asked.nanogpt]:
-        torch.cuda.reset_peak_memory_stats()
-        begun = time.perf_counter()
-        found = cases[name]()
-        most = found.get("TFLOP_per_s", most)
-        if "tokens" in found:
-            found["tokens_per_s"] = round(found["tokens"] / found["seconds"])
-            found["ms"] = round(1000 * found.pop("seconds"), 2)
-            found["TFLOP_per_s"] = round(found["tokens_per_s"] * work() / 1e12, 1)
-            found["share"] = round(found["TFLOP_per_s"] / most, 3) if most else 0.0
-        found["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-        found["wall_s"] = round(time.perf_counter() - begun, 1)
-        print(name, json.dumps(found), flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch._dynamo.reset()
+    report(cases, asked.cases or [case for case in cases if case != "nanogpt" or asked.nanogpt], work())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Random weights; every answer has the full number of tokens on all sides (the end
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from marian import CUDA, SIZE, peer_model
 from tokenizers import Tokenizer, models, pre_tokenizers
-from turns import Action, in_turns, measure
+from turns import Action, arguments, in_turns, measure
 
 import regard
 from regard.inputs.text import Text
@@ -124,12 +123,7 @@ def ctranslate2(kind: str = "float32") -> Action:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("cases", nargs="*")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--alone", action="store_true", help="in this process, once")
-    asked = parser.parse_args()
+    asked = arguments()
     if not CUDA:
         torch.set_num_threads(2)
     cases: dict[str, Any] = {"regard": ours, "transformers": peer} | ({} if CUDA else {"ctranslate2": ctranslate2})

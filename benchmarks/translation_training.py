@@ -12,16 +12,13 @@ On a CPU: a small translator (3 + 3 layers x 256, 8,000 tokens), 64 pairs of 24 
 from __future__ import annotations
 
 import argparse
-import gc
-import json
 import subprocess
 import sys
-import time
 from typing import Any
 
 import numpy as np
 import torch
-from clock import Clock, ceiling
+from clock import Clock, ceiling, report
 from marian import CUDA, SIZE, peer_model
 
 from regard import build
@@ -138,26 +135,7 @@ def main() -> None:
                     flush=True,
                 )
             return
-    for name in asked.cases or cases:
-        if clock.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        begun = time.perf_counter()
-        try:
-            found = cases[name]()
-        except Exception as error:
-            print(name, repr(error)[:2000], flush=True)
-            continue
-        if "tokens" in found:
-            found["tokens_per_s"] = round(found["tokens"] / found["seconds"])
-            found["ms"] = round(1000 * found.pop("seconds"), 2)
-            found["TFLOP_per_s"] = round(found["tokens_per_s"] / 2 * work() / 1e12, 1)
-        if clock.device == "cuda":
-            found["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-        found["wall_s"] = round(time.perf_counter() - begun, 1)
-        print(name, json.dumps(found), flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch._dynamo.reset()
+    report(cases, asked.cases or list(cases), work() / 2)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -47,6 +48,15 @@ class Speed:
             f"{self.name:20} batch {self.batch:<4} {middle:9,.0f} tokens/s ({min(self.speeds):,.0f} to "
             f"{max(self.speeds):,.0f}), {1000 * self.batch / middle:.3f} ms a step, the first answer after {self.first:.2f} s"
         )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--alone", action="store_true", help="in this process, once")
+    return parser.parse_args()
 
 
 def in_turns(script: str, cases: Sequence[str], rounds: int, repeat: int) -> Iterator[Speed]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
 
@@ -157,10 +156,11 @@ def _tokens(
     files: Files, found: Reading, text: Text, config: Any, settings: Settings, limit: Limit, say: Say
 ) -> Encoded:
     """The training samples as tokens: from the cache, or encoded now."""
-    tokenizer = blake2b(text.backend.to_str().encode(), digest_size=16).hexdigest()
     special = tuple(getattr(config, name, None) for name in SPECIAL)
     flavour = files.task.flavour(settings.data), found.labels, len(found.held)
-    key = key_of(VERSION, files.task.name, found.fingerprint, tokenizer, limit.longest, special, text.size, flavour)
+    key = key_of(
+        VERSION, files.task.name, found.fingerprint, text.fingerprint(), limit.longest, special, text.size, flavour
+    )
 
     def encode(samples: Sequence[Any]) -> Encoded:
         return files.task.encode(samples, text, config, limit.longest, settings.data, found.labels)
