@@ -81,7 +81,7 @@ def _few(q: Tensor, rule: Rule | None) -> bool:
 
 def _flashes(q: Tensor) -> bool:
     """Whether the kernel of packed rows knows this device and this width of heads."""
-    return varlen_attn is not None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _capability(q.device) >= (8, 0)
+    return varlen_attn is not None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _generation(q.get_device()) >= 8
 
 
 def _is_short(q: Tensor, packed: Packed, window: tuple[int, int]) -> bool:
@@ -213,19 +213,20 @@ def _fused(q: Tensor, dropout: float) -> list[SDPBackend]:
     whole = q.shape[-2] >= CUDNN_ROW and q.shape[-2] % 128 == 0 and q.shape[-1] in (64, 128) and dropout == 0.0
     if not whole or q.dtype not in (torch.float16, torch.bfloat16) or torch.are_deterministic_algorithms_enabled():
         return FUSED
-    return CUDNN if _capability(q.device) >= (9, 0) and _cudnn() else FUSED
+    return CUDNN if _generation(q.get_device()) >= 9 and _cudnn() else FUSED
 
 
 # What does not change while a program runs: torch.compile asks once, where it would leave its graph for the answer.
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _capability(device: torch.device) -> tuple[int, int]:
-    return _capability_of(device)
+def _generation(device: int) -> int:
+    """Of a device by its number, as a number: torch.compile takes neither a torch.device nor a pair for a constant."""
+    return _capability_of(device)[0]
 
 
 @functools.cache
-def _capability_of(device: torch.device) -> tuple[int, int]:
+def _capability_of(device: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
