@@ -26,7 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "shakespeare-cpu": {"model": "gpt2-tiny-char", "settings": []},
     "wikitext": {
         "model": "gpt2-mini",
-        "settings": ["data.detokenise=wikitext"],
+        "settings": ["data.detokenise=wikitext", "model.dropout=0.2"],
     },
 }
 

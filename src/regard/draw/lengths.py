@@ -48,7 +48,9 @@ def draw_lengths(lengths: Lengths, path: Path) -> Path:
 def _edges(lengths: Lengths, many: int) -> tuple[NDArray[np.floating[Any]], bool]:
     """Borders of bars between whole numbers, and whether they grow: a few very long texts would press all others into
     one bar."""
-    most = int(lengths.tokens.max())
+    least, most = int(lengths.tokens.min()), int(lengths.tokens.max())
+    if least == most:  # one document, say: a bar that can be seen, in the middle
+        return np.array([0.85 * least, 1.15 * least + 1]), False
     if most > 10 * np.quantile(lengths.tokens, 0.99):
         return np.unique(np.geomspace(1, most + 1, many + 1).round()) - 0.5, True
     width = -(-(most + 1) // many)

@@ -244,8 +244,9 @@ class Language(Task):
             "word_perplexity": round(_exp(sums.total / max(count, 1)), 2),
             "bits_per_byte": round(sums.total / math.log(2) / max(size, 1), 4),
         }
-        some = encoded.samples[:SHOWN]
-        answers = self.answer(model, [_beginning(sample.text) for sample in some], replace(decode, crop=True))
+        clean = DETOKENISERS[data.detokenise]  # the model has read such texts only
+        some = [_beginning(clean(sample.text)) for sample in encoded.samples[:SHOWN]]
+        answers = self.answer(model, some, replace(decode, crop=True))
         return scores, answers
 
     def line(self, scores: Mapping[str, Any]) -> str:
