@@ -220,14 +220,16 @@ def test_perplexity_bits_and_words_are_what_their_names_say() -> None:
     assert len(answers) == 2
 
 
-def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it() -> None:
+def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.decode.settings import Decode
+    from regard.tasks import language
     from regard.tasks.task import Sums
 
+    monkeypatch.setitem(language.DETOKENISERS, "wikitext", lambda text: text.replace(" e", "e"))
     model = model_of(length=64)
-    encoded = encode(model, "a b c d , e f g h , i j a b c d ")
+    encoded = encode(model, "a b c d e f g h i j a b c d ")
     _, answers = TASK.score(model, encoded, Decode(length=3), Data(detokenise="wikitext"), Sums(1.0, 1.0))
-    assert answers[0].extra["prompt"].startswith("a b c d, e f")
+    assert answers[0].extra["prompt"].startswith("a b c de f")
 
 
 # -- answers
