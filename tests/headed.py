@@ -16,6 +16,7 @@ import regard
 from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
 from regard.systems import SYSTEMS
+from regard.systems import gpt2
 from regard.tasks import TASKS
 from tiny import noisy
 
@@ -34,7 +35,7 @@ QUICK = (
 
 def letters() -> Text:
     """a is 0, b is 1, …, the blank comes first as Unicode has it; then the end of text and the marks."""
-    return TASKS["classify"].grow(Text.characters([LETTERS]))
+    return TASKS["classify"].grow(Text.characters([LETTERS]), gpt2.Config())
 
 
 def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:

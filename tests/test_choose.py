@@ -20,7 +20,7 @@ from regard.data.tables import Question
 from regard.errors import RegardError, WeightsError
 from regard.model import load
 from regard.runs.evaluating import evaluate
-from regard.tasks.heads import MARKS
+from regard.tasks.marks import MARKS
 from regard.tasks.task import Terms
 from tiny import gradients, near, noisy
 

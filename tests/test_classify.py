@@ -27,8 +27,9 @@ from regard.learn.settings import Train
 from regard.model import load
 from regard.runs.evaluating import evaluate
 from regard.runs.order import start_from
+from regard.systems import gpt2
 from regard.tasks.classify import Classify, confusion, measures
-from regard.tasks.heads import MARKS, shortened
+from regard.tasks.marks import MARKS, shortened
 from regard.tasks.task import Terms
 from tiny import gradients, near
 
@@ -78,7 +79,7 @@ def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
 
 
 def test_marks_in_a_text_are_text() -> None:
-    text = Classify().grow(Text.language(["_start_ is a word _classify_"], 300))
+    text = Classify().grow(Text.language(["_start_ is a word _classify_"], 300), gpt2.Config())
     start, end = (text.id_of(mark) for mark in (MARKS[0], MARKS[2]))
     model = headed("classify", labels=LABELS)
     found = Classify().encode([Labelled("_start_ _classify_", "", "so")], text, model.config, 90, None, LABELS)
@@ -433,8 +434,8 @@ def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path)
 def test_others_find_the_marks_around_a_text_by_themselves(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    text = Classify().grow(Text.language(["a wonderful evening, a dull one"] * 5, 280))
-    Classify().dressed(text).save(tmp_path / "tokenizer.json")
+    text = Classify().grow(Text.language(["a wonderful evening, a dull one"] * 5, 280), gpt2.Config())
+    Classify().dressed(text, gpt2.Config()).save(tmp_path / "tokenizer.json")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     start, delimiter, extract = (text.id_of(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
     one, other = text.encode(["a dull evening", "wonderful"])

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard import __version__
-from regard.errors import DataError, Interrupted, RegardError
+from regard.errors import Interrupted, RegardError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from regard.tasks import Task
-    from regard.waists import Answer
 
 app = typer.Typer(
     name="regard", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -29,12 +24,7 @@ FILES = ("--data", "--valid")
 SEVERAL = ("--data", "--valid", "--columns", "--set")
 """Options that take several values after one name."""
 
-TABLE_NAME = re.compile(r"\.(tsv|csv|jsonl|parquet|pq)(\.gz)?$")
-
-FILE_NAME = re.compile(r"\S+\.(txt|tsv|csv|jsonl|parquet|gz)")
-"""An argument of this form is taken for a file, so that a misspelt one is not translated."""
-
-PICTURES = (".png", ".svg", ".html", ".htm")
+PICTURES = (".png", ".svg", ".html", ".htm", ".json")
 
 CHUNK = 512
 """Lines of standard input that are answered together."""
@@ -163,74 +153,45 @@ def run(
     choices: Annotated[
         str | None, typer.Option("--choices", help='" a| b| c": which follows best? Blanks count.')
     ] = None,
+    among: Annotated[
+        str | None,
+        typer.Option("--among", help="A file of texts: which are nearest? One a line, or a table's column text."),
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option("--best", min=1, help="How many of them; 5 if not said.", show_default=False)
+    ] = None,
+    columns: Columns = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
     """Answer texts, lines of files, or standard input, in their order."""
-    from regard.data.files import chunked
     from regard.decode.settings import told
     from regard.model import load
+    from regard.runs import asking
     from regard.runs.settings import gather
     from regard.runs.training import pick_device
 
-    model = load(run, device=pick_device(device))
     said = gather(assigned or ())
     if said.keys() - {"decode"}:
         raise RegardError(f"'regard run' takes settings of decode only, not of {', '.join(said.keys() - {'decode'})}.")
+    if among is None and (columns or best is not None):
+        raise RegardError("--best and --columns belong to --among, which names a file of texts to search.")
+    if among is not None and (choices is not None or said):
+        raise RegardError("--among searches a file: it goes with --best and --columns, not with --choices or --set.")
+    found = None if among is None else asking.searched(among, named(columns))
+    model = load(run, task=None if found is None else "embed", device=pick_device(device))
+    if found is not None:
+        return asking.search(model, inputs or [], found, best, json, CHUNK)
     decode = told(model.identity.decode, said.get("decode", {}))
     if choices is not None:
-        for text in texts(inputs or []):
-            chosen(model.choose(text, choices.split("|")), text, json)
-        return
-    alone = not inputs and sys.stdin.isatty()
-    if not json and sys.stdout.isatty() and model.task.streams(decode) and (alone or len(inputs or []) == 1):
-        for number, text in enumerate(texts(inputs or [])):
-            print(text, end="", flush=True)
-            for part in model.task.stream_answer(model, text, decode, number):
-                print(part, end="", flush=True)
-            print(flush=True)
-        return
-    done = 0
-    for chunk in chunked(texts(inputs or []), 1 if alone else CHUNK):  # one at a time from a person
-        answer_chunk(model.task, chunk, model.task.answer(model, chunk, decode, done), json)
-        done += len(chunk)
-
-
-def chosen(answer: Answer, text: str, json: bool) -> None:
-    if json:
-        print(as_json({"input": text, "value": answer.value, "scores": answer.scores, **answer.extra}), flush=True)
-        return
-    for option in answer.extra["choices"]:
-        print(f"{option['probability']:7.4f}  {option['value']}", flush=True)
-
-
-def answer_chunk(task: Task, chunk: list[str], answers: list[Answer], json: bool) -> None:
-    for text, answer in zip(chunk, answers, strict=True):
-        if json:
-            row = {
-                "input": text,
-                "value": answer.value,
-                "scores": answer.scores,
-                "tokens": answer.tokens,
-                **answer.extra,
-            }
-            print(as_json(row), flush=True)
-            continue
-        options = answer.extra.get("alternatives", [])
-        if len(options) > 1:
-            print(f"{text}")
-            for option in options:
-                print(f"{option['score']:9.4f}\t{option['value']}", flush=True)
-        else:
-            print(task.said(text, answer), flush=True)
-            if task.spacious and len(chunk) > 1:
-                print(flush=True)
+        return asking.choose(model, inputs or [], choices.split("|"), json)
+    asking.ask(model, inputs or [], decode, json, CHUNK)
 
 
 @app.command()
 def explain(
     run: Folder,
-    inputs: Annotated[list[str], typer.Argument(help="A text, and its translation or continuation if given.")],
-    out: Annotated[Path, typer.Option("--out", help="A .png, .svg or .html file.")] = Path("explanation.html"),
+    inputs: Annotated[list[str], typer.Argument(help="A text; perhaps its translation, its pair, or what is meant.")],
+    out: Annotated[Path, typer.Option("--out", help="A .png, .svg, .html or .json file.")] = Path("explanation.html"),
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, from 1 (pictures).")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head, from 1 (pictures).")] = None,
     device: Device = "auto",
@@ -243,7 +204,7 @@ def explain(
         raise RegardError(f"{out}: an explanation is written as {', '.join(PICTURES)}.")
     if len(inputs) > 2:
         raise RegardError(
-            f"explain takes one text, or a text and its translation; {len(inputs)} were given. Quote them."
+            f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them."
         )
     found = load(run, device=pick_device(device)).explain(*inputs)
     path = found.save(out, layer, head)
@@ -312,32 +273,6 @@ def named(columns: Sequence[str] | None) -> dict[str, str]:
             raise RegardError(f"'{text}' names no column. Write --columns source=NAME target=NAME.")
         found[name] = value
     return found
-
-
-def texts(inputs: Sequence[str]) -> Iterator[str]:
-    """Arguments as they are, the lines of those that are files, or the lines of standard input."""
-    from regard.data.files import lines
-
-    if not inputs:
-        if sys.stdin.isatty():
-            print("type one text a line; Ctrl-D ends", file=sys.stderr)
-        for number, line in enumerate(sys.stdin, start=1):
-            try:
-                line.encode()  # a byte that is not UTF-8 arrives as half of a character
-            except UnicodeEncodeError as error:
-                raise DataError("is not UTF-8.", "standard input", number, "Convert it with iconv.") from error
-            yield line.rstrip("\r\n")
-    for text in inputs:
-        if TABLE_NAME.search(text) and os.path.isfile(text):
-            raise RegardError(
-                f"{text} is a table. 'regard run' reads one text a line; score a table by 'regard evaluate'."
-            )
-        if len(text) < 4096 and (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
-            if not Path(text).suffix:  # it could have been meant as a text
-                print(f"reading the lines of the file {text}", file=sys.stderr)
-            yield from (line for _, line in lines(text))
-        else:
-            yield text
 
 
 def show(rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> None:

@@ -21,16 +21,14 @@ from regard.explain import explain
 from regard.explain.explanation import Explanation
 from regard.inputs.text import Text
 from regard.nn.linear import recheck
-from regard.systems import SYSTEMS, find_preset, find_published, find_system
+from regard.loading import OWN_FILE, fill, named_labels, read_identity, read_tensors
+from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
 from regard.tasks import Task, find_task
-from regard.tasks.heads import bias_names, take_bias
+from regard.tasks.heads import take_bias
+from regard.tasks.marks import filler, placed
 from regard.waists import Answer, Batch, States
-from regard.weights import misfit, read_folder, write_file
-
-OWN_FILE = "regard.json"
-"""What a folder of ours says beside the published layout."""
-
+from regard.weights import read_folder, write_file
 
 @dataclass(frozen=True)
 class Identity:
@@ -75,20 +73,20 @@ class Model(nn.Module):
 
     def states(
         self, x: Tensor, target: Tensor | None = None, *, mask: Tensor | None = None, target_mask: Tensor | None = None,
-        types: Tensor | None = None, where: Tensor | None = None,
+        types: Tensor | None = None, where: Tensor | None = None, marked: Tensor | None = None,
     ) -> States:  # fmt: skip
         """What the body makes of ids, pixels or points; `mask` belongs to x, True = real."""
         recheck()
-        states: States = self.body(Batch(x, mask, target, target_mask, types=types, where=where))
+        states: States = self.body(Batch(x, mask, target, target_mask, types=types, where=where, marked=marked))
         return states
 
     def logits(
         self, x: Tensor, target: Tensor | None = None, *, mask: Tensor | None = None, target_mask: Tensor | None = None,
-        types: Tensor | None = None, where: Tensor | None = None,
+        types: Tensor | None = None, where: Tensor | None = None, marked: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """What the task reads: of every token, or of the head."""
         recheck()
-        return self.task.logits(self, Batch(x, mask, target, target_mask, types=types, where=where))
+        return self.task.logits(self, Batch(x, mask, target, target_mask, types=types, where=where, marked=marked))
 
     forward = logits
 
@@ -190,8 +188,8 @@ def is_folder(name: str) -> bool:
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **changes: Any) -> Model:
     """A fresh model by preset; `changes` are fields of its config: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
-    config = override(preset.config, changes, "model.")
     chosen = find_task(task or system.tasks[0])
+    config = chosen.bodied(override(preset.config, changes, "model."))
     decode = from_dict(Decode, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
     return assemble(Identity(system, config, chosen, decode, name), device=device)
 
@@ -224,111 +222,23 @@ def load(
         config, tensors = system.adapt(config, tensors)
     made_for = own.get("task") or system.published.task(published, system.tasks[0])
     chosen = find_task(task or made_for)
+    text = Text.load(folder) if Text.exists(folder) else None
+    config = chosen.bodied(config if text is None or own else placed(config, text))
     usual = system.further.get(chosen.name, {}).get("decode", {})
     decode = from_dict(Decode, own.get("decode", usual), "decode.")
     identity = Identity(system, config, chosen, decode, str(folder))
     if same := made_for == chosen.name:
         system.published.check_head(published, chosen.name)
-        labels = tuple(own.get("labels", ())) if own else _labels(published, tensors)
+        labels = tuple(own.get("labels", ()))
+        if not own and chosen.labelled:
+            labels = named_labels(system.names, published, tensors)
         identity = replace(
             identity, labels=labels, pair=str(own.get("pair", "")), padding=published.get("pad_token_id")
         )
-    text = Text.load(folder) if Text.exists(folder) else None
     model = assemble(identity, text, device="meta")
-    tensors = _read(model, tensors, ours, same)
-    _fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
+    tensors = read_tensors(model, tensors, ours, same)
+    fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
     return model.to(device=device, dtype=dtype).eval()
-
-
-def _labels(published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """The classes by their published names; where those were left out, by the names that are meant then."""
-    if "score.weight" not in tensors:
-        return ()
-    named = {int(number): str(name) for number, name in (published.get("id2label") or {}).items()}
-    return tuple(named.get(number, f"LABEL_{number}") for number in range(len(tensors["score.weight"])))
-
-
-def _read(model: Model, tensors: dict[str, Tensor], ours: bool, same: bool) -> dict[str, Tensor]:
-    """Tensors by our names. The body must be there wholly; where the folder is not of the `same` task, its head is left
-    out and another made, and both are noted."""
-    names, tensors = model.identity.system.names, dict(tensors)
-    own_name = (lambda name: [name]) if ours else names.theirs_of
-    if model.head is not None:
-        (bias,) = (f"head.{name}" for name in bias_names(model.head))
-        found = [name for name in own_name(bias) if name in tensors]
-        if found and not any(bool(tensors[name].any()) for name in found):
-            tensors = {name: tensor for name, tensor in tensors.items() if name not in found}  # a bias of 0 is none
-        elif found:
-            take_bias(model.head, {bias.removeprefix("head."): tensors[found[0]]})
-    wanted = list(model.weights())
-    new = [name for name in wanted if name.startswith("head.") and not set(own_name(name)) <= tensors.keys()]
-    wanted = wanted if same else [name for name in wanted if name not in new]
-    if ours:
-        foreign = [name for name in tensors if name.startswith("head.") and name not in wanted and not same]
-        read = {name: tensor for name, tensor in tensors.items() if name not in foreign}
-    else:
-        read, foreign = names.read(tensors, wanted)
-    if foreign:
-        model.notes.append(f"left out, as it belongs to another task: {', '.join(foreign)}")
-    if model.head is None and model.task.name == "classify":
-        model.notes.append("it has no classes yet, and no head for them")
-        model.fresh = True
-    if new and not same:
-        widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
-        fresh, model.fresh = model.task.head(model.config, model.identity.labels), True
-        assert fresh is not None
-        for name, tensor in fresh.state_dict().items():
-            read[f"head.{name}"] = tensor.to(widest)
-            model.notes.append(f"new, and has learnt nothing yet: a matrix of {' x '.join(map(str, tensor.shape))}")
-    return read
-
-
-def _fill(model: Model, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
-    missing, strange = [n for n in wanted if n not in tensors], [n for n in tensors if n not in wanted]
-    if missing or strange:
-        raise misfit(missing, strange)
-    for name, shape in wanted.items():
-        if tensors[name].shape != shape:
-            raise WeightsError(
-                f"{folder}: {name} is {tuple(tensors[name].shape)} in the file and {tuple(shape)} by config.json."
-            )
-        if not tensors[name].is_floating_point():
-            raise WeightsError(f"{folder}: {name} holds {tensors[name].dtype}, not numbers to compute with.")
-    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
-    model.put({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
-
-
-def read_identity(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json and regard.json of a folder; a clear refusal when it is none of ours or theirs."""
-    if not folder.exists():
-        if any(str(folder) in system.presets for system in SYSTEMS.values()):
-            raise RunError(
-                f"{folder} is a preset, which has learnt nothing yet: train it, and name the folder of its run."
-            )
-        parent = folder.parent
-        near = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
-        raise UnknownName("folder", str(folder), near, "Train one with 'regard train', or see 'regard demo'.")
-    if not (folder / "config.json").exists():
-        raise RunError(f"{folder}: is no run and no published model: it has no config.json and model.safetensors.")
-    try:
-        published = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        own_file = folder / OWN_FILE
-        own = json.loads(own_file.read_text(encoding="utf-8")) if own_file.exists() else {}
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder}: its config.json or {OWN_FILE} cannot be read ({error}).") from error
-    if not isinstance(published, dict) or not isinstance(own, dict):
-        raise RunError(f"{folder}: its config.json or {OWN_FILE} is not a JSON object.")
-    if own_file.exists():
-        _check_own(folder, own)
-    return published, own
-
-
-def _check_own(folder: Path, own: dict[str, Any]) -> None:
-    for key, kind in (("system", str), ("task", str), ("model", dict), ("decode", dict)):
-        if not isinstance(own.get(key), kind):
-            raise RunError(f"{folder}: its {OWN_FILE} does not say '{key}' as it should.")
 
 
 LAYOUTS = ("huggingface",)
@@ -346,7 +256,8 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     if labels and model.head is not None:  # there, the last token that is no padding is the one that is read
         named = {str(number): label for number, label in enumerate(labels)}
         written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
-        written |= {"pad_token_id": config.end if model.identity.padding is None else model.identity.padding}
+        padding = filler(config) if model.identity.padding is None else model.identity.padding
+        written |= {"pad_token_id": padding}
     _write(model, Path(folder), written, tensors)
     return Path(folder)
 
@@ -371,7 +282,7 @@ def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str
     os.replace(aside, folder / "model.safetensors")
     write_json(folder / "config.json", {**config, "dtype": dtype})
     if model.text is not None:
-        text = model.task.dressed(model.text)
+        text = model.task.dressed(model.text, model.config)
         text.save(folder / "tokenizer.json")
         # else the model's type would decide for others how its text is read, and not every tokenizer of a GPT-2 is GPT-2's
         write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()})

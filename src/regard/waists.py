@@ -46,7 +46,14 @@ class Batch:
     target_mask: Tensor | None = None
     labels: Tensor | None = None
     """what the head should say; `IGNORE` where nothing is asked"""
+    asked: Tensor | None = None
+    """(M,) which positions of x, counted through all rows, the labels are of; None: of all, or of the rows"""
+    follows: Tensor | None = None
+    """(S,) whether the second text of each row follows its first: 0 it does, 1 it does not; `IGNORE` where nobody asks"""
     types: Tensor | None = None
+    """(B, L) the number of the text that each position belongs to, where a row holds two"""
+    marked: Tensor | None = None
+    """(B, L) True where a token sees all and is seen by all (Longformer's global ones); None: none"""
     where: Tensor | None = None
     """positions of x when they are not 0, 1, 2, …"""
     documents: Tensor | None = None
@@ -74,6 +81,8 @@ class Batch:
         """These rows, in this order; not of a packed batch."""
         if self.offsets is not None or self.target_offsets is not None:
             raise ValueError("a packed batch has one row")
+        if self.asked is not None:
+            raise ValueError("what is asked of a batch is counted through all its rows")
         taken = self.map(lambda tensor: tensor[chosen])
         # positions that are the same for all rows have no axis of rows
         return taken if self.where is None or self.where.ndim > 1 else replace(taken, where=self.where)

@@ -55,6 +55,8 @@ class Names:
     """constants that the published model stores and we compute"""
     heads: tuple[str, ...] = ()
     """tensors of heads for other tasks"""
+    optional: tuple[str, ...] = ()
+    """our parts of the body that only some tasks need: a file may lack them, and then they are made anew"""
 
     def read(self, theirs: Mapping[str, Tensor], wanted: Iterable[str]) -> tuple[Tensors, list[str]]:
         """Tensors by our names, and which tensors of foreign heads were left out."""
@@ -74,8 +76,8 @@ class Names:
             found[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
             used.update(sources)
         left = [name for name in theirs if name not in used]
-        foreign = [name for name in left if _any(self.heads, name)]
-        strange = [name for name in left if not _any((*self.heads, *self.copies, *self.drop), name)]
+        foreign = [name for name in left if matches(self.heads, name)]
+        strange = [name for name in left if not matches((*self.heads, *self.copies, *self.drop), name)]
         if missing or strange:
             raise misfit(missing, strange)
         return found, foreign
@@ -111,7 +113,8 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(escaped)
 
 
-def _any(patterns: Sequence[str], name: str) -> bool:
+def matches(patterns: Sequence[str], name: str) -> bool:
+    """Whether a name is one of these, with `{n}` for any number and `*` for anything."""
     return any(re.fullmatch(re.escape(p).replace(r"\{n\}", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
 
 
@@ -124,9 +127,18 @@ def tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str]) -> Te
     return {**tensors, **({table: next(iter(found.values()))} if found else {})}
 
 
+def renamed(tensors: Mapping[str, Tensor], endings: Mapping[str, str]) -> Tensors:
+    """With other endings of the names, where old files have old ones."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        old = next((ending for ending in endings if name.endswith(ending)), "")
+        found[name.removesuffix(old) + endings[old] if old else name] = tensor
+    return found
+
+
 def under(tensors: Mapping[str, Tensor], prefix: str, beside: Sequence[str]) -> Tensors:
     """All names begin with the prefix, which bare bodies are published without, but those `beside` the body."""
-    return {name if name.startswith(prefix) or _any(beside, name) else prefix + name: t for name, t in tensors.items()}
+    return {name if name.startswith(prefix) or matches(beside, name) else prefix + name: t for name, t in tensors.items()}
 
 
 def misfit(missing: list[str], strange: list[str]) -> WeightsError:
@@ -161,12 +173,16 @@ class Published:
 
     heads: dict[str, str] = field(default_factory=dict)
     """task -> the architecture with a head for it"""
+    also: dict[str, str] = field(default_factory=dict)
+    """other architectures -> the task that they were made for"""
+    instead: Callable[[Mapping[str, Any], str], str] = lambda fields, task: ""
+    """the architecture to write for these fields and this task, where it is not the usual one"""
     only: dict[str, dict[str, Any]] = field(default_factory=dict)
     """task -> keys that would change its head: only these values are what we compute"""
 
     def task(self, config: Mapping[str, Any], usual: str) -> str:
         """What a published folder was made for, by its architecture."""
-        named = {architecture: task for task, architecture in self.heads.items()}
+        named = {**self.also, **{architecture: task for task, architecture in self.heads.items()}}
         found = config.get("architectures") or [""]
         return named.get(found[0], usual)
 
@@ -177,7 +193,7 @@ class Published:
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         known = {key for keys in self.keys.values() for key in keys} | set(self.fixed) | {"model_type"}
-        strange = [key for key in config if key not in known and not _any((*self.harmless, *BOOKKEEPING), key)]
+        strange = [key for key in config if key not in known and not matches((*self.harmless, *BOOKKEEPING), key)]
         if strange:
             raise WeightsError(
                 f"config.json has keys that regard does not know for '{self.model_type}': {', '.join(sorted(strange))}. "
@@ -196,7 +212,7 @@ class Published:
         return self.filled(fields)
 
     def write(self, fields: Mapping[str, Any], task: str = "") -> dict[str, Any]:
-        architecture = self.heads.get(task, self.architecture)
+        architecture = self.instead(fields, task) or self.heads.get(task, self.architecture)
         config: dict[str, Any] = {"model_type": self.model_type, "architectures": [architecture], **self.fixed}
         config |= {**self.written, **{key: fields[ours] for key, ours in self.copied.items()}}
         for ours, theirs in self.keys.items():

@@ -88,7 +88,7 @@ def heading(entry: str) -> dict[str, bool]:
         for line, text in lines(path, deaf):
             if text.strip():
                 try:
-                    record = _object(path, line, text)
+                    record = parsed_object(path, line, text)
                 except DataError:
                     return {}
                 return {name: isinstance(value, str) for name, value in record.items()}
@@ -240,7 +240,7 @@ def _objects(path: Path, wanted: Wanted, complain: Complain) -> Iterator[Row]:
 
 def _values(path: Path, line: int, text: str, wanted: Wanted, first: bool) -> dict[str, Any]:
     """Those of an object; where columns were asked for, the first one shows whether they exist."""
-    record = _object(path, line, text)
+    record = parsed_object(path, line, text)
     nested = record.get("translation")
     if isinstance(nested, dict) and not any(name in record for name in wanted.needed.values()):
         record = nested
@@ -253,12 +253,13 @@ def _values(path: Path, line: int, text: str, wanted: Wanted, first: bool) -> di
         advice = f"{wanted.choose}." if wanted.chosen is None else ""
         raise DataError(f"has no key '{name}'; it {found}.", path, line, advice)
     return {
-        name: _value(path, line, column, record[column], name in wanted.numbers, name.endswith("s"))
+        name: value_of(path, line, column, record[column], name in wanted.numbers, name.endswith("s"))
         for name, column in wanted.present(record).items()
     }
 
 
-def _object(path: Path, line: int, text: str) -> dict[str, object]:
+def parsed_object(path: Path, line: int, text: str) -> dict[str, Any]:
+    """The object that a line of JSON holds."""
     whole = "Each line holds one whole JSON object"
     try:
         record = json.loads(text)
@@ -271,11 +272,12 @@ def _object(path: Path, line: int, text: str) -> dict[str, object]:
     return record
 
 
-def _value(path: Path, line: int, name: str, value: object, number: bool, several: bool) -> Any:
+def value_of(path: Path, line: int, name: str, value: object, number: bool, several: bool) -> Any:
+    """A text, or where they are allowed a number as text or a list of such; nothing is a blank text."""
     if value is None:
         return ""
     if several and isinstance(value, list):
-        return [_value(path, line, name, item, number, False) for item in value]
+        return [value_of(path, line, name, item, number, False) for item in value]
     if number and isinstance(value, int | float):
         return json.dumps(value)
     if not isinstance(value, str):

@@ -10,8 +10,9 @@ from regard.errors import SettingError
 
 @dataclass(frozen=True)
 class Data:
-    kind: Literal["bytes", "characters"] = "bytes"
-    """the tokenizer that is made, but for translation: byte-pair encoding of bytes, or one token a character"""
+    kind: Literal["bytes", "characters", "wordpiece"] = "bytes"
+    """the tokenizer that is made, but for translation: byte-pair encoding of bytes, one token a character, or WordPiece as
+    encoders have it"""
     vocabulary: int = 10_000
     """tokens of the tokenizer that is trained"""
     tokenizer: str = ""
@@ -22,6 +23,13 @@ class Data:
     pair: Literal["ordered", "symmetric"] = "ordered"
     """how classify reads two texts: one after the other (entailment), or in both orders, whose states are added
     (similarity)"""
+    scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "plain"] = "auto"
+    """how tag learns and spells entities, whatever scheme the files are in: auto is IOB2; plain: no entities, each word has a
+    class of its own"""
+    hidden: float = 0.15
+    """share of the tokens that mask hides and asks for"""
+    whole_words: bool = False
+    """mask hides all pieces of a word together"""
     share: float = 0.02
     """share held out for validation when none is given (at most 2,000)"""
     tokenized: bool = False
@@ -33,7 +41,8 @@ class Data:
     detokenise: Literal["none", "wikitext", "ptb"] = "none"
     """undo the spaces and signs that a published data set put into its text (task language)"""
     stride: int = 0
-    """tokens between two windows when the loss of a text is measured; 0 is the whole context: windows do not overlap"""
+    """tokens between two windows of a text: where language measures its loss (0: windows do not overlap), and where tag and
+    span read texts that are longer than the model's (0: they overlap by 128)"""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "longest", "score"):
@@ -43,5 +52,7 @@ class Data:
             raise SettingError(f"data.workers must be at least 0, or -1 for a sensible number, not {self.workers}.")
         if self.stride < 0:
             raise SettingError(f"data.stride must be at least 0, not {self.stride}.")
+        if not 0 < self.hidden < 1:
+            raise SettingError(f"data.hidden must lie between 0 and 1, not {self.hidden}.")
         if not 0 < self.share < 1:
             raise SettingError(f"data.share must lie between 0 and 1, not {self.share}.")

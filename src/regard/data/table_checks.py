@@ -32,6 +32,7 @@ tenth of the rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,8 @@ from regard.data.pair_checks import (
     tallied,
 )
 from regard.data.settings import Data
-from regard.data.survey import Advance, unheard
+from regard.data.spread import ClassReport, Spread
+from regard.data.survey import Advance, Surveyed, unheard
 from regard.data.table_survey import Read, TableSurvey
 from regard.data.tables import labelled_of, questions_of
 
@@ -60,6 +62,8 @@ FEW = 100
 RARE = 5
 MOST = 0.9
 """share of one class from which on saying it always is nearly as good"""
+SPREAD = 1000
+"""classes up to which their spread is shown: beyond, the label is a text"""
 MARKS = 3
 """tokens that stand around texts"""
 
@@ -82,7 +86,7 @@ def check_questions(
 def _check(
     task: str, unit: str, read: Read, data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None,
     settings: Data, advance: Advance,
-) -> Report:  # fmt: skip
+) -> ClassReport:  # fmt: skip
     train, held = TableSurvey(expand(data), columns, read), TableSurvey(expand(valid), columns, read)
     train.read(advance, "training data")
     held.read(advance, "validation data")
@@ -100,7 +104,9 @@ def _check(
     names = ("told", "longest choice") if task == "choose" else ("text", "pair") if train.paired else ("text",)
     words, characters, tokens = (train.sizes(name) for name in ("words", "characters", "tokens"))
     lengths = Lengths(words, characters, tokens, settings.longest, np.zeros(0, dtype=np.int64), names, unit)
-    return Report(task, counted(train, held, counts), tuple(findings), lengths)
+    title = "places of the right choice" if task == "choose" else "classes"
+    spreads = (Spread(title, train.classes, held.classes),) if 1 < len(train.classes) <= SPREAD else ()
+    return ClassReport(task, counted(train, held, counts), tuple(findings), lengths, spreads=spreads)
 
 
 _KINDS: Kinds = {
@@ -116,7 +122,7 @@ _LEAKS: Leaks = (
 )  # fmt: skip
 
 
-def too_few(name: str, unit: str, survey: TableSurvey, has_valid: bool) -> Iterable[Finding]:
+def too_few(name: str, unit: str, survey: Surveyed[Any], has_valid: bool) -> Iterable[Finding]:
     many, different = len(survey), len(np.unique(survey.hashes(1)))
     if not many:
         yield Finding("error", "few", f"{name}there are no usable {unit}", 0, 0.0, (), "See what is skipped above.")
@@ -134,7 +140,7 @@ def classes(name: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
         return
     choose = task == "choose"
     what = "places of the right choice, from 0" if choose else "classes"
-    yield Finding("note", "classes", f"{name}{what} ({_listed(counts)})", len(counts), 0.0)
+    yield Finding("note", "classes", f"{name}{what} ({told(counts)})", len(counts), 0.0)
     if choose:
         counts = counts if len(counts) > 1 else {**counts, "others": 0}
     elif len(counts) == 1:
@@ -153,11 +159,11 @@ def classes(name: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
     if rare and not choose:
         advice = "A class is learnt from examples. Add some, or join it with another."
         yield Finding(
-            "warning", "rare", f"{name}classes of fewer than {RARE} rows ({_listed(rare)})", len(rare), 0.0, (), advice
+            "warning", "rare", f"{name}classes of fewer than {RARE} rows ({told(rare)})", len(rare), 0.0, (), advice
         )
 
 
-def repeated(name: str, unit: str, survey: TableSurvey) -> Iterable[Finding]:
+def repeated(name: str, unit: str, survey: Surveyed[Any], other: str = "another label") -> Iterable[Finding]:
     """Rows that are there twice, and the same texts with another label."""
     findings, once = duplicated(name, unit, survey)
     yield from findings
@@ -165,7 +171,7 @@ def repeated(name: str, unit: str, survey: TableSurvey) -> Iterable[Finding]:
     if len(others):
         yield among(
             survey, others, said, "error" if len(others) / survey.rows > MUCH else "warning", "contradiction",
-            f"{name}{unit} that have another label elsewhere", "One of the two is wrong, or the classes overlap.",
+            f"{name}{unit} that have {other} elsewhere", "One of the two is wrong, or the classes overlap.",
         )  # fmt: skip
 
 
@@ -183,11 +189,11 @@ def unknown(task: str, train: TableSurvey, held: TableSurvey) -> Iterable[Findin
     strange = {label: count for label, count in held.classes.items() if label not in train.classes}
     if strange and task == "classify":
         yield Finding(
-            "error", "unknown", f"validation: classes that are not trained on ({_listed(strange)})", len(strange), 0.0, (),
+            "error", "unknown", f"validation: classes that are not trained on ({told(strange)})", len(strange), 0.0, (),
             "Add rows of them to the training data, or leave them out.",
         )  # fmt: skip
 
 
-def _listed(counts: Mapping[str, int], most: int = 12) -> str:
+def told(counts: Mapping[str, int], most: int = 12) -> str:
     shown = ", ".join(f"{label[:24]}: {count:,}" for label, count in list(counts.items())[:most])
     return shown + (", …" if len(counts) > most else "")

@@ -2,7 +2,8 @@
 
 LIGHT is for white paper, DARK for a dark screen; both are read by linear interpolation between their nine stops.
 How surprising a token was has warm colours made in the same way, so that nobody takes it for attention; they stop where
-the token itself could no longer be read on them.
+the token itself could no longer be read on them. The first half of attention's own colours does the same for a text on the
+colours of attention.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ LIGHT: Final = ("#ffffff", "#d0e6ec", "#9ccde0", "#6ab2d8", "#3c93d2", "#2f73bf"
 DARK: Final = ("#18191f", "#252e4a", "#304672", "#346299", "#0585b9", "#0aa8c5", "#45c9ca", "#92e4cb", "#d8f9dd")
 WARM_LIGHT: Final = ("#ffffff", "#faf0de", "#f6dfc0", "#f3cea3", "#f0bc87", "#eda96c", "#ea9653", "#e68138", "#e26b1b")
 WARM_DARK: Final = ("#18191f", "#321d15", "#422317", "#532a19", "#643019", "#763719", "#883e16", "#9b4511", "#ae4c07")
+COOL_LIGHT: Final = LIGHT[:5]
+COOL_DARK: Final = DARK[:4]
 
 INK: Final = "#1c2430"
 QUIET: Final = "#6b7686"

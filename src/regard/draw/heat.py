@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.colour import INK, LIGHT, LINE, QUIET, ramp
+from regard.draw.colour import INK, LIGHT, LINE, QUIET, WARM, ramp
+from regard.draw.counted import Decided
 from regard.draw.guesses import Reading
 from regard.draw.label import columns, label
 from regard.draw.maps import AttentionMap, cross_first
 from regard.draw.paper import LETTER, Sheet, check_ending, styled, wrapped
+from regard.draw.strips import strips
 from regard.draw.tokens import Strip
 
 if TYPE_CHECKING:
@@ -33,21 +35,37 @@ NARROWEST = 5.6
 
 def heat(
     maps: Sequence[AttentionMap], path: Path, *, title: str, layer: int | None = None, head: int | None = None,
-    reading: Reading | None = None,
+    reading: Reading | None = None, decided: Decided | None = None,
 ) -> Path:  # fmt: skip
     """Draw the maps into a .png or .svg file.
 
     Without `layer` and `head`: the last layer of the cross-attention (or of the first map), mean over heads, large;
-    beside it every layer and head of every map; with `reading`, the text on the colours of its surprises above them.
+    beside it every layer and head of every map; with `reading`, the text on the colours of its surprises above them, with
+    `decided` the text on the colours of what counted, and maps whose rows are layers.
     With either: just that layer and head of each map, counted from 1. A layer alone is the mean of its heads; a head
     alone is that of the last layer.
     """
     ending = check_ending(path, (".png", ".svg"))
-    ordered = cross_first(tuple(maps))
+    ordered = cross_first(tuple(item for item in maps if item.by == "tokens"))
+    layered = [item for item in maps if item.by == "layers"]
+
+    def above(width: float) -> list[Above]:
+        texts: list[Above] = [] if reading is None else [Strip(reading, width)]
+        texts += [] if decided is None else strips(decided, width)
+        return [*texts, *(Layered(item, width) for item in layered)]
+
     with styled():
         whole = layer is None and head is None
-        sheet = _overview(ordered, title, reading) if whole else _chosen(ordered, title, layer, head)
+        sheet = _overview(ordered, title, above) if whole else _chosen(ordered, title, layer, head)
         return sheet.save(path, ending)
+
+
+class Above(Protocol):
+    """What stands above the maps, as wide as they are together."""
+
+    @property
+    def height(self) -> float: ...
+    def draw(self, sheet: Sheet, left: float, top: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -61,30 +79,38 @@ class Panel:
     matrix: NDArray[np.float64]
     most: float
     board: float
+    cuts: tuple[int, ...] = ()
+    largest: float = 0.7
+    """inches of a cell, however few there are"""
+    lowest: float = 0.0
+    """inches of a row, however many columns there are"""
 
     @property
     def cell(self) -> float:
-        return min(self.board / max(len(self.rows), len(self.columns)), 0.7)
+        return min(self.board / max(len(self.rows), len(self.columns)), self.largest)
 
     @property
-    def font(self) -> float:
-        return min(max(self.cell * 72 * 0.62, 5.0), 10.5)
+    def tall(self) -> float:
+        """Inches of a row: cells are square unless that would be too low."""
+        return max(self.cell, self.lowest)
 
-    @property
-    def stride(self) -> int:
+    def font(self, inches: float | None = None) -> float:
+        return min(max((inches or self.cell) * 72 * 0.62, 5.0), 10.5)
+
+    def stride(self, inches: float) -> int:
         """Every how many tokens a label fits."""
-        return math.ceil(self.font * 1.1 / (self.cell * 72))
+        return math.ceil(self.font(inches) * 1.1 / (inches * 72))
 
     @property
     def angle(self) -> int:
         return 45 if self.cell > 0.2 else 90
 
-    def _longest(self, labels: tuple[str, ...]) -> float:
-        return max(map(columns, labels)) * LETTER * self.font + 0.12
+    def _longest(self, labels: tuple[str, ...], inches: float | None = None) -> float:
+        return max(map(columns, labels)) * LETTER * self.font(inches) + 0.12
 
     @property
     def left(self) -> float:
-        return self._longest(self.rows)
+        return self._longest(self.rows, self.tall)
 
     @property
     def top(self) -> float:
@@ -99,10 +125,10 @@ class Panel:
 
     @property
     def height(self) -> float:
-        return self.top + self.cell * len(self.rows) + LEGEND
+        return self.top + self.tall * len(self.rows) + LEGEND
 
 
-def _panel(item: AttentionMap, layer: int, head: int | None, board: float) -> Panel:
+def panel_of(item: AttentionMap, layer: int, head: int | None, board: float) -> Panel:
     shown = f"layer {layer} of {item.layers}, " + (
         f"head {head} of {item.heads}" if head else f"mean of {item.heads} heads" if item.heads > 1 else "its one head"
     )
@@ -115,10 +141,29 @@ def _panel(item: AttentionMap, layer: int, head: int | None, board: float) -> Pa
         matrix=matrix,
         most=item.strongest(matrix),
         board=board,
+        cuts=item.cuts,
     )
 
 
-def _titled(width: float, height: float, title: str) -> tuple[Sheet, float]:
+class Layered:
+    """A map whose rows are layers, the mean of its heads."""
+
+    def __init__(self, item: AttentionMap, width: float) -> None:
+        self.width = width
+        rows, keys = tuple(label(token) for token in item.queries), tuple(label(token) for token in item.keys)
+        matrix = item.view(1, None)
+        note = f"each row is a layer and looks at the columns · mean of {item.heads} heads"
+        self.panel = Panel(item.title, note, rows, keys, matrix, item.strongest(matrix), width - 1.6, (), 0.36, 0.17)
+
+    @property
+    def height(self) -> float:
+        return self.panel.height
+
+    def draw(self, sheet: Sheet, left: float, top: float) -> None:
+        draw_panel(sheet, self.panel, left, top, self.width, self.panel.top)
+
+
+def titled(width: float, height: float, title: str) -> tuple[Sheet, float]:
     """A sheet with the title on it, and where the drawing may begin."""
     text = wrapped(title, width - 2 * MARGIN, 15, lines=3)
     begin = MARGIN + 0.3 * (text.count("\n") + 1) + 0.2
@@ -129,22 +174,22 @@ def _titled(width: float, height: float, title: str) -> tuple[Sheet, float]:
 
 def _chosen(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head: int | None) -> Sheet:
     board = 7.5 if len(maps) == 1 else 5.0
-    panels = [_panel(item, item.layers if layer is None else layer, head, board) for item in maps]
+    panels = [panel_of(item, item.layers if layer is None else layer, head, board) for item in maps]
     widths = [max(panel.width, NARROWEST) for panel in panels]
     gap = 0.5
     whole = sum(widths) + gap * (len(panels) - 1) + 2 * MARGIN
-    sheet, top = _titled(whole, max(panel.height for panel in panels), title)
+    sheet, top = titled(whole, max(panel.height for panel in panels), title)
     left = MARGIN
     lowest = max(panel.top for panel in panels)
     for panel, width in zip(panels, widths, strict=True):
-        _draw_panel(sheet, panel, left, top, width, lowest)
+        draw_panel(sheet, panel, left, top, width, lowest)
         left += width + gap
     return sheet
 
 
-def _overview(maps: tuple[AttentionMap, ...], title: str, reading: Reading | None) -> Sheet:
-    main = _panel(maps[0], maps[0].layers, None, board=8.4)
-    shapes = [_tile_height(item) * item.layers / item.heads for item in maps]
+def _overview(maps: tuple[AttentionMap, ...], title: str, above_of: Callable[[float], list[Above]]) -> Sheet:
+    main = panel_of(maps[0], maps[0].layers, None, board=8.4)
+    shapes = [tile_height(item) * item.layers / item.heads for item in maps]
     heading, below = 0.95, 0.2  # room above each mosaic for three lines and the numbers, and for a gap beneath it
     fitting = (main.height - len(maps) * (heading + below)) / sum(shapes)
     side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, 6.0))
@@ -154,30 +199,30 @@ def _overview(maps: tuple[AttentionMap, ...], title: str, reading: Reading | Non
     mosaics = above * len(maps) + side * sum(shapes) + below * (len(maps) - 1)
     main_width, gap = max(main.width, NARROWEST), 0.75
     width = main_width + gap + side
-    strip = None if reading is None else Strip(reading, width)
-    above_maps = 0 if strip is None else strip.height + 0.4
-    sheet, down = _titled(width + 2 * MARGIN, above_maps + max(main.height, mosaics + LEGEND), title)
-    if strip is not None:
-        strip.draw(sheet, MARGIN, down)
-        down += above_maps
-    _draw_panel(sheet, main, MARGIN, down, main_width, main.top)
+    texts = above_of(width)
+    above_maps = sum(text.height + 0.4 for text in texts)
+    sheet, down = titled(width + 2 * MARGIN, above_maps + max(main.height, mosaics + LEGEND), title)
+    for text in texts:
+        text.draw(sheet, MARGIN, down)
+        down += text.height + 0.4
+    draw_panel(sheet, main, MARGIN, down, main_width, main.top)
     left = MARGIN + main_width + gap
-    for item, text, shape in zip(maps, titles, shapes, strict=True):
-        sheet.text(left - 0.18, down, text, size=9, weight="bold")
-        _draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
+    for item, name, shape in zip(maps, titles, shapes, strict=True):
+        sheet.text(left - 0.18, down, name, size=9, weight="bold")
+        draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
         down += above + side * shape + below
     note = wrapped("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 3)
     sheet.text(left - 0.18, down, note, size=7.5, colour=QUIET)
     return sheet
 
 
-def _draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: float, begin: float) -> None:
+def draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: float, begin: float) -> None:
     """The panel with its matrix `begin` inches below its heading, so that neighbours stand on one line."""
     size = 11.0
     sheet.text(left, top, wrapped(panel.title, width, size, lines=1), size=size, weight="bold")
     sheet.text(left, top + 0.25, wrapped(panel.subtitle, width, 8.5, lines=1), size=8.5, colour=QUIET)
     many, across = panel.matrix.shape
-    high, wide = panel.cell * many, panel.cell * across
+    high, wide = panel.tall * many, panel.cell * across
     axes = sheet.axes(left + panel.left, top + begin, wide, high)
     most = panel.most
     axes.imshow(panel.matrix, cmap=ramp(LIGHT), vmin=0, vmax=most, aspect="auto", interpolation="nearest")
@@ -187,6 +232,9 @@ def _draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: floa
         axes.set_yticks(np.arange(many + 1) - 0.5, minor=True)
         axes.grid(which="minor", color=LINE, linewidth=0.5)
         axes.tick_params(which="minor", length=0)
+    for cut in panel.cuts:
+        axes.axhline(cut - 0.5, color=WARM, linewidth=1)
+        axes.axvline(cut - 0.5, color=WARM, linewidth=1)
     if panel.cell >= 0.34:
         _draw_values(axes, panel)
     names = ("0", f"{most / 2:.2g}", f"{most:.2g} of the row's attention")
@@ -194,14 +242,15 @@ def _draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: floa
 
 
 def _draw_tokens(axes: Axes, panel: Panel) -> None:
-    across, down = range(0, len(panel.columns), panel.stride), range(0, len(panel.rows), panel.stride)
+    across = range(0, len(panel.columns), panel.stride(panel.cell))
+    down = range(0, len(panel.rows), panel.stride(panel.tall))
     axes.xaxis.tick_top()
-    axes.set_xticks(across, [panel.columns[at] for at in across], size=panel.font, rotation=panel.angle, color=INK)
+    axes.set_xticks(across, [panel.columns[at] for at in across], size=panel.font(), rotation=panel.angle, color=INK)
     for text in axes.get_xticklabels():
         text.set_rotation_mode("anchor")
         text.set_horizontalalignment("left")
         text.set_verticalalignment("center" if panel.angle == 90 else "baseline")
-    axes.set_yticks(down, [panel.rows[at] for at in down], size=panel.font, color=INK)
+    axes.set_yticks(down, [panel.rows[at] for at in down], size=panel.font(panel.tall), color=INK)
     axes.tick_params(length=0, pad=3)
 
 
@@ -210,17 +259,17 @@ def _draw_values(axes: Axes, panel: Panel) -> None:
         if weight >= 0.005:
             text = f"{weight:.2f}".removeprefix("0")
             colour = "white" if weight > 0.45 * panel.most else INK
-            axes.text(column, row, text, size=panel.font * 0.74, color=colour, ha="center", va="center")
+            axes.text(column, row, text, size=panel.font() * 0.74, color=colour, ha="center", va="center")
 
 
-def _tile_height(item: AttentionMap) -> float:
+def tile_height(item: AttentionMap) -> float:
     """Of a small picture one unit wide; square cells unless that would make a sliver."""
     return min(max(len(item.queries) / len(item.keys), 0.5), 2.0)
 
 
-def _draw_mosaic(axes: Axes, item: AttentionMap) -> None:
+def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     """All layers (rows) and heads (columns) in one axes: hundreds of axes would take minutes."""
-    tall, gap = _tile_height(item), 0.06
+    tall, gap = tile_height(item), 0.06
     colours, most = ramp(LIGHT), item.strongest(item.weights)
     for layer in range(item.layers):
         for head in range(item.heads):

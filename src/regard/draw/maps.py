@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,10 @@ class AttentionMap:
     weights: NDArray[np.floating]
     gathered: bool = False
     """whether the first key stands for all those that are not shown: colours are not stretched to its sums"""
+    cuts: tuple[int, ...] = ()
+    """the tokens that begin a further text of the same row: a line is drawn before them"""
+    by: Literal["tokens", "layers"] = "tokens"
+    """what the rows are; where they are layers, there is one layer only"""
 
     def __post_init__(self) -> None:
         shape = self.weights.shape

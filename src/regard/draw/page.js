@@ -52,7 +52,8 @@ function showTabs() {
 
 function shownName() {
   const { layer, head } = state, map = chosen();
-  const first = layer === MEAN ? `mean of ${map.layers} layers` : `layer ${layer} of ${map.layers}`;
+  const one = layer === MEAN ? `mean of ${map.layers} layers` : `layer ${layer} of ${map.layers}`;
+  const first = map.by === "layers" ? "all layers" : one;
   return `${first}, ${head === MEAN ? `mean of ${map.heads} heads` : `head ${head} of ${map.heads}`}`;
 }
 
@@ -112,6 +113,7 @@ function show(everything) {
   hideTip();
   showTabs();
   find("#heading").textContent = map.title;
+  find("#layers").parentElement.hidden = map.by === "layers";
   const how = state.view === "grid" ? "Each row looks at the columns." : "Point at a token to see its arcs alone.";
   find("#shown").textContent = `${shownName()[0].toUpperCase()}${shownName().slice(1)}. ${how}`;
   buttons(find("#layers"), map.layers, state.layer, (layer) => choose({ layer }));
@@ -120,6 +122,7 @@ function show(everything) {
   seen.most = strongest(map, seen.weights);
   showView();
   if (everything) paintStrip();
+  if (everything) paintWhy();
   if (everything) seen.tiles = drawOverview(map);
   showRing();
   if (find("#words").open) showWords();
@@ -137,7 +140,7 @@ function tip(event, lines) {
 
 function hideTip() {
   find("#tip").hidden = true;
-  for (const node of document.querySelectorAll(".band.on, #grid text.on, #text .on")) node.classList.remove("on");
+  for (const node of document.querySelectorAll(".band.on, #grid text.on, .tokens .on")) node.classList.remove("on");
 }
 
 function bold(text) {
@@ -209,11 +212,12 @@ function pressed(event) {
 
 // Not of the grid that brings a row into view because somebody points at its token in the text.
 function scrolled(event) {
-  if (event.target.id !== "grid" || !find("#text .on")) hideTip();
+  if (event.target.id !== "grid" || !find(".tokens .on")) hideTip();
 }
 
 function start() {
   startStrip();
+  startWhy();
   find("#tabs").hidden = maps.length === 1;
   find("#tabs").append(...maps.map((map, at) => {
     const tab = document.createElement("button");

@@ -12,21 +12,25 @@ from typing import Final
 
 import numpy as np
 
-from regard.draw.colour import DARK, LIGHT, WARM_DARK, WARM_LIGHT
+from regard.draw.colour import COOL_DARK, COOL_LIGHT, DARK, LIGHT, WARM_DARK, WARM_LIGHT
+from regard.draw.counted import BARS, GRADIENT, ROLLED, Counted, Decided
 from regard.draw.guesses import Reading
 from regard.draw.maps import AttentionMap, cross_first
 from regard.draw.paper import check_ending, write_whole
 
 SCALE: Final = 10_000  # weights are stored as whole ten-thousandths: four decimals at half the bytes
+TOKENS: Final = 4096  # of a longer text the page holds the passages that counted most
+ANSWERS: Final = 12
 
 
 def page(
     maps: Sequence[AttentionMap], path: Path, *, title: str, note: str = "", facts: Mapping[str, str] | None = None,
-    reading: Reading | None = None,
+    reading: Reading | None = None, decided: Decided | None = None,
 ) -> Path:  # fmt: skip
     """Write the interactive page: a grid and arcs for every layer and head of every map, cross-attention first.
 
-    With `reading` the text stands above them, on the colours of how surprising each of its tokens was."""
+    With `reading` the text stands above them, on the colours of how surprising each of its tokens was; with `decided` on the
+    colours of how much each counted."""
     check_ending(path, (".html", ".htm"))
     ordered = cross_first(tuple(maps))
     pairs = [(html.escape(name), html.escape(value)) for name, value in (facts or {}).items()]
@@ -35,8 +39,8 @@ def page(
         "note": html.escape(note),
         "facts": "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs),
         "style": _part("page.css"),
-        "script": _part("views.js") + _part("strip.js") + _part("page.js"),
-        "data": _embedded(ordered, reading),
+        "script": _part("views.js") + _part("strip.js") + _part("counted.js") + _part("page.js"),
+        "data": _embedded(ordered, reading, decided),
     }
     # One pass: what is put in is never searched for further places.
     whole = re.sub(r"<!--(\w+)-->", lambda place: parts[place[1]], _part("page.html"))
@@ -47,7 +51,7 @@ def _part(name: str) -> str:
     return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
 
 
-def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None) -> str:
+def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None, decided: Decided | None) -> str:
     """JSON that no HTML parser can take for a tag: plain ASCII, and every angle bracket and ampersand escaped."""
     data = {
         "scale": SCALE,
@@ -60,11 +64,14 @@ def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None) -> str:
                 "queries": item.queries,
                 "keys": item.keys,
                 "gathered": item.gathered,
+                "by": item.by,
+                "cuts": item.cuts,
                 "weights": np.rint(np.asarray(item.weights, dtype=np.float64) * SCALE).astype(int).tolist(),
             }
             for item in maps
         ],
         "reading": None if reading is None else _expected(reading),
+        "decided": None if decided is None else _decided(decided),
     }
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -88,6 +95,50 @@ def _expected(reading: Reading) -> dict[str, object]:
             }
             for guess in reading.guesses
         ],
+    }
+
+
+def _decided(decided: Decided) -> dict[str, object]:
+    likely, rest = decided.chances[:ANSWERS], decided.chances[ANSWERS:]
+    return {
+        "said": decided.said,
+        "asked": decided.asked,
+        "chances": [[name, round(chance, 6)] for name, chance in likely],
+        "more": f"{len(rest)} others: {100 * sum(chance for _, chance in rest):.1f} %" if rest else "",
+        "ramps": {
+            GRADIENT: {"light": WARM_LIGHT, "dark": WARM_DARK},
+            ROLLED: {"light": COOL_LIGHT, "dark": COOL_DARK},
+        },
+        "counted": [_counted(one) for one in decided.counted],
+    }
+
+
+def _counted(one: Counted) -> dict[str, object]:
+    """Tokens as [piece, share, special, word, place]; a number for so many left out; null before the second text."""
+    tokens: list[list[object] | int | None] = []
+    last = 0
+    for begin, end in [*one.passages(TOKENS), (len(one.pieces), len(one.pieces))]:
+        if begin > last:
+            tokens.append(begin - last)
+        for at in range(begin, end):
+            if at and at == one.second:
+                tokens.append(None)
+            tokens.append([one.pieces[at], round(float(one.shares[at]), 6), one.special[at], one.words[at], at])
+        last = end
+    long = len(one.pieces) > TOKENS
+    return {
+        "title": one.title,
+        "way": one.way,
+        "heading": one.heading,
+        "note": one.note(),
+        "unit": one.unit,
+        "most": round(one.most, 6),
+        "at": one.at,
+        "map": one.map,
+        "all": len(one.pieces),
+        "tokens": tokens,
+        "profile": [_brief(value) for value in one.profile(BARS).tolist()] if long else None,
+        "stretch": -(-len(one.pieces) // BARS),
     }
 
 

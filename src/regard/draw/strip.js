@@ -99,7 +99,7 @@ function pointRow(row) {
 }
 
 function stepStrip(event) {
-  const spans = [...document.querySelectorAll("#text .token")], from = spans.indexOf(event.target);
+  const spans = [...event.currentTarget.querySelectorAll(".token")], from = spans.indexOf(event.target);
   const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: spans.length - 1 }[event.key];
   if (from < 0 || to === undefined) return;
   event.preventDefault();
@@ -112,15 +112,19 @@ function stepStrip(event) {
 
 function startStrip() {
   fillStrip();
-  const box = find("#text .tokens");
+  listen(find("#text .tokens"), overToken);
+}
+
+// Pointer, touch and keys say which token of a text is meant.
+function listen(box, over) {
   const under = (event) => event.target.closest(".token");
   for (const kind of ["pointerover", "pointerdown"]) {
-    box.addEventListener(kind, (event) => (under(event) ? overToken(under(event), event) : leaveStrip()));
+    box.addEventListener(kind, (event) => (under(event) ? over(under(event), event) : leaveStrip()));
   }
   box.addEventListener("pointerleave", leaveStrip);
   box.addEventListener("focusin", (event) => {
     const { left, bottom } = event.target.getBoundingClientRect();
-    if (event.target.matches(":focus-visible")) overToken(event.target, { clientX: left, clientY: bottom });
+    if (event.target.matches(":focus-visible")) over(event.target, { clientX: left, clientY: bottom });
   });
   box.addEventListener("focusout", leaveStrip);
   box.addEventListener("keydown", stepStrip);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,38 +46,48 @@ class Placed:
 
 
 def shown(guess: Guess) -> str:
+    return running(guess.piece)
+
+
+def running(piece: str) -> str:
     """As running text: a blank is seen only where it stands alone."""
-    text = label(guess.piece, LONGEST)
+    text = label(piece, LONGEST)
     return text if not text.strip(BLANK) else text.replace(BLANK, " ")
 
 
 def place(reading: Reading, width: float) -> list[Placed]:
-    """Lines break where the text has one and between words; within a word only where it is wider than a line."""
-    placed: list[Placed] = []
+    found = laid([guess.piece for guess in reading.guesses], width)
+    return [Placed(reading.guesses[at], at, line, left) for at, (line, left) in enumerate(found)]
+
+
+def laid(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
+    """The line and the left edge of each. Lines break where the text has one and between words; within a word only where it
+    is wider than a line."""
+    placed: list[tuple[int, float]] = []
     line, left = 0, 0.0
-    for word in _words(reading):
-        sizes = [columns(shown(reading.guesses[at])) * COLUMN + GAP for at in word]
+    for word in _words(pieces):
+        sizes = [columns(running(pieces[at])) * COLUMN + GAP for at in word]
         if left and left + sum(sizes) > width:
             line, left = line + 1, 0.0
-        for at, size in zip(word, sizes, strict=True):
+        for size in sizes:
             if left and left + size > width:
                 line, left = line + 1, 0.0
-            placed.append(Placed(reading.guesses[at], at, line, left))
+            placed.append((line, left))
             left += size
-        if reading.guesses[word[-1]].piece.endswith(BREAKS):
+        if pieces[word[-1]].endswith(BREAKS):
             line, left = line + 1, 0.0
     return placed
 
 
-def _words(reading: Reading) -> list[list[int]]:
+def _words(pieces: Sequence[str]) -> list[list[int]]:
     """Runs of tokens that stay together. A blank alone ends one, a blank at the beginning of more begins one."""
     words: list[list[int]] = [[]]
-    for at, guess in enumerate(reading.guesses):
-        alone = not guess.piece.strip(BLANK)
-        if words[-1] and guess.piece.startswith(BLANK) and not alone:
+    for at, piece in enumerate(pieces):
+        alone = not piece.strip(BLANK)
+        if words[-1] and piece.startswith(BLANK) and not alone:
             words.append([])
         words[-1].append(at)
-        if alone or guess.piece.endswith(BREAKS):
+        if alone or piece.endswith(BREAKS):
             words.append([])
     return [word for word in words if word]
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from regard.errors import RegardError
+from regard.explain.deciding import chosen, classified, embedded
+from regard.explain.decision import Decision, explain_decision
 from regard.explain.explanation import Explanation
 from regard.explain.language import explain_language
 from regard.explain.translation import explain_translation
+from regard.explain.words import filled, spanned, tagged
 from regard.tasks.asked import Asked
 
 EXPLAINERS: dict[str, Callable[[Asked, str, str | None], Explanation]] = {
@@ -16,8 +20,21 @@ EXPLAINERS: dict[str, Callable[[Asked, str, str | None], Explanation]] = {
 }
 """By task."""
 
+DECISIONS: dict[str, Callable[[Asked, Any, str | None], Decision]] = {
+    "classify": classified,
+    "tag": tagged,
+    "span": spanned,
+    "choose": chosen,
+    "mask": filled,
+    "embed": embedded,
+}
+"""Of the tasks that decide."""
 
-def explain(model: Asked, source: str, target: str | None = None) -> Explanation:
-    if model.task.name not in EXPLAINERS:
-        raise RegardError(f"'{model.task.name}' cannot be explained yet; {' and '.join(EXPLAINERS)} can.")
-    return EXPLAINERS[model.task.name](model, source, target)
+
+def explain(model: Asked, source: Any, target: str | None = None) -> Explanation:
+    name = model.task.name
+    if name in DECISIONS:
+        return explain_decision(model, lambda: DECISIONS[name](model, source, target))
+    if name not in EXPLAINERS:
+        raise RegardError(f"'{name}' cannot be explained yet; {', '.join([*EXPLAINERS, *DECISIONS])} can.")
+    return EXPLAINERS[name](model, source, target)

@@ -1,6 +1,7 @@
-"""Tokenizers as they were published before tokenizer.json: a vocabulary and its merges, GPT-2's and GPT-1's.
+"""Tokenizers as they were published before tokenizer.json, and what stands beside one.
 
-GPT-2 reads bytes, GPT-1 lower-cased words whose last piece ends in `</w>`. The vocabulary shows which one it is.
+A vocabulary with its merges is GPT-2's (and RoBERTa's), which reads bytes, or GPT-1's, of lower-cased words whose last
+piece ends in `</w>`: it shows itself which one it is. A vocabulary alone, a token a line, is BERT's WordPiece.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from regard.errors import DataError
+from regard.inputs import wordpiece
+from regard.inputs.spelling import state
 
 FILES = tuple(
-    (vocabulary + zipped, merges + zipped)
+    tuple(name + zipped for name in names)
+    for names in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"), ("vocab.txt",))
     for zipped in ("", ".gz")
-    for vocabulary, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 )
-"""Under which names the two lie in a folder; the second are those of OpenAI's own release."""
+"""Under which names they lie in a folder; the second are those of OpenAI's own release."""
 
 UNKNOWN, END_OF_WORD, SPACE = "<unk>", "</w>", "Ġ"
 """GPT-1's token for unknown characters, the ending of its words, and a space among GPT-2's bytes."""
@@ -30,19 +33,40 @@ NUMBERED = "added_tokens_decoder"
 FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 """Where a configuration has the added tokens by their ids, and what it may say of each."""
 
+GAP = "<mask>"
+ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", GAP)
+"""Special among bytes though nothing may say so: no merge of GPT-2's makes these of letters and marks."""
 
-def find(folder: Path) -> tuple[Path, Path] | None:
-    """The vocabulary and the merges of a folder."""
-    for names in FILES:
-        vocabulary, merges = (folder / name for name in names)
-        if vocabulary.is_file() and merges.is_file():
-            return vocabulary, merges
-    return None
+NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""What published tokenizers call the parts that special tokens play."""
+
+ACCENTS = "strip_accents"
+OF_BERT = {"do_lower_case": "lowercase", ACCENTS: ACCENTS, "tokenize_chinese_chars": "handle_chinese_chars"}
+"""What a configuration says of how BERT reads text, and what the library calls it."""
+
+PLAIN = {"do_basic_tokenize": True, "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+"""Settings that need more than a vocabulary where they have another value than this."""
+
+JIEBA = (
+    "its tokenizer finds Chinese words with jieba, and here each Chinese character is a word: the ids of Chinese text are "
+    "others than those that it was trained with."
+)
+
+WRITE = "Have the library that it comes from write a tokenizer.json."
 
 
-def read(vocabulary: Path, merges: Path, end: str) -> Tokenizer:
-    """The tokenizer that they describe; `end` is special wherever it is a token."""
-    ids, pairs, settings = _vocabulary(vocabulary), _merges(merges), _settings(vocabulary.parent)
+def find(place: Path) -> tuple[Path, ...] | None:
+    """The files of a folder that make a tokenizer together; a vocab.txt may be named itself."""
+    if (place.name,) in FILES and place.is_file():
+        return (place,)
+    found = (tuple(place / name for name in names) for names in FILES)
+    return next((files for files in found if all(file.is_file() for file in files)), None)
+
+
+def read(files: tuple[Path, ...], end: str) -> Tokenizer:
+    """The tokenizer that they describe; `end` is special wherever it is a token of bytes or of words."""
+    vocabulary, settings = files[0], settings_of(files[0].parent)
+    ids = _vocabulary(vocabulary) if len(files) > 1 else _lines(vocabulary)
     try:
         added = _added(settings)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -53,7 +77,62 @@ def read(vocabulary: Path, merges: Path, end: str) -> Tokenizer:
             raise DataError(f"the id of '{token.content}' is {place}, and {number} among the added tokens.", vocabulary)
     if sorted(ids.values()) != list(range(len(ids))):
         raise DataError(f"its {len(ids):,} ids are not the numbers from 0 to {len(ids) - 1:,}.", vocabulary)
-    words = _has_words(ids, vocabulary)
+    backend = (
+        _merging(ids, files[0], files[1], settings, end) if len(files) > 1 else _piecing(ids, vocabulary, settings)
+    )
+    for token, _ in added.values():
+        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
+    return backend
+
+
+def adjust(backend: Tokenizer, settings: dict[str, Any], folder: Path) -> None:
+    """Make of a tokenizer.json what the library that wrote it does by the settings beside it."""
+    now, jieba = state(backend.normalizer), needs_jieba(settings)
+    if now.get("type") == "BertNormalizer" and (jieba or _class(settings).startswith("BertTokenizer")):
+        # without jieba, which is not in the file, Chinese text would be one long word
+        said = _reading(settings, folder) | ({"handle_chinese_chars": True} if jieba else {})
+        parts = {name: value for name, value in now.items() if name != "type"}
+        backend.normalizer = normalizers.BertNormalizer(**parts | said)
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    for token in named(settings).values():
+        if token not in special and backend.token_to_id(token) is not None:
+            backend.add_special_tokens([_special(token)])
+
+
+def needs_jieba(settings: dict[str, Any]) -> bool:
+    return _class(settings).startswith("RoFormerTokenizer")
+
+
+def _class(settings: dict[str, Any]) -> str:
+    return str(settings.get("tokenizer_class", ""))
+
+
+def named(settings: dict[str, Any]) -> dict[str, str]:
+    """The special tokens under the names of their parts."""
+    found = ((name, _name(settings.get(name))) for name in NAMES)
+    return {name: token for name, token in found if token is not None}
+
+
+def _piecing(ids: dict[str, int], path: Path, settings: dict[str, Any]) -> Tokenizer:
+    for key, plain in PLAIN.items():
+        if settings.get(key, plain) != plain:
+            raise DataError(f"cannot be read by itself: its {key} is {settings[key]!r}.", path, advice=WRITE)
+    unknown = _name(settings.get("unk_token")) or wordpiece.UNKNOWN
+    if unknown not in ids:
+        raise DataError(f"has no '{unknown}', the token for what it does not know.", path)
+    return wordpiece.assemble(ids, normalizers.BertNormalizer(**_reading(settings, path.parent)), unknown)
+
+
+def _reading(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What is said of how BERT reads text, as the library calls it; without a word on accents, `lowercase` decides."""
+    said = {name: settings[key] for key, name in OF_BERT.items() if key in settings}
+    if wrong := [key for key, name in OF_BERT.items() if not isinstance(said.get(name), bool | None)]:
+        raise DataError(f"its {wrong[0]} is {settings[wrong[0]]!r}, neither true nor false.", folder)
+    return {name: value for name, value in said.items() if value is not None or name == ACCENTS}
+
+
+def _merging(ids: dict[str, int], vocabulary: Path, merges: Path, settings: dict[str, Any], end: str) -> Tokenizer:
+    pairs, words = _merges(merges), _has_words(ids, vocabulary)
     unknown = _unknown(ids, words, _name(settings.get("unk_token")), end, vocabulary)
     parts = {"unk_token": unknown, "end_of_word_suffix": END_OF_WORD if words else None}
     try:
@@ -69,19 +148,15 @@ def read(vocabulary: Path, merges: Path, end: str) -> Tokenizer:
         prefix = bool(settings.get("add_prefix_space", False))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([token for token in (end, unknown) if token in ids])
-    for token, _ in added.values():
-        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
+    special = (end, unknown) if words else (end, unknown, *ROBERTA)
+    backend.add_special_tokens([_special(token) for token in special if token in ids])
     return backend
 
 
 def _has_words(ids: dict[str, int], path: Path) -> bool:
     words, in_bytes = any(END_OF_WORD in token for token in ids), any(SPACE in token for token in ids)
     if words == in_bytes:
-        raise DataError(
-            "is neither a vocabulary of bytes as GPT-2's nor one of words as GPT-1's.", path,
-            advice="Have the library that it comes from write a tokenizer.json.",
-        )  # fmt: skip
+        raise DataError("is neither a vocabulary of bytes as GPT-2's nor one of words as GPT-1's.", path, advice=WRITE)
     return words
 
 
@@ -105,6 +180,16 @@ def _vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
+def _lines(path: Path) -> dict[str, int]:
+    """A token a line, in the order of their ids."""
+    lines = _text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
+    ids: dict[str, int] = {}
+    for number, token in enumerate(lines):
+        if ids.setdefault(token, number) != number:
+            raise DataError(f"'{token}' stands on line {ids[token] + 1} already.", path, number + 1)
+    return ids
+
+
 def _merges(path: Path) -> list[tuple[str, str]]:
     pairs = []
     for number, line in enumerate(_text(path).split("\n"), start=1):
@@ -117,7 +202,7 @@ def _merges(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def settings_of(folder: Path) -> dict[str, Any]:
     """What the folder says of its special tokens. A configuration that numbers them is newer than the other files."""
     settings = _json(folder / "tokenizer_config.json", needed=False)
     if NUMBERED not in settings:
@@ -132,20 +217,27 @@ def _added(settings: dict[str, Any]) -> dict[str, tuple[AddedToken, int | None]]
     found: dict[str, tuple[AddedToken, int | None]] = {}
     for number, token in sorted(settings[NUMBERED].items(), key=lambda item: int(item[0])):
         found[token["content"]] = AddedToken(**{key: token[key] for key in FLAGS if key in token}), int(number)
-    for name in _named(settings):
-        number = found[name][1] if name in found else None
-        found[name] = AddedToken(name, special=True, normalized=False), number
+    for value in _named(settings):
+        token = _special(value)
+        number = found[token.content][1] if token.content in found else None
+        found[token.content] = token, number
     return found
 
 
-def _named(settings: dict[str, Any]) -> Iterator[str]:
+def _special(value: str | dict[str, Any]) -> AddedToken:
+    """The blank before <mask> belongs to it, for others who look for it in a text: what is put there has its own."""
+    said: dict[str, Any] = value if isinstance(value, dict) else {"content": value, "lstrip": value == GAP}
+    return AddedToken(**{key: said[key] for key in FLAGS if key in said} | {"special": True, "normalized": False})
+
+
+def _named(settings: dict[str, Any]) -> Iterator[str | dict[str, Any]]:
     """Tokens with a part to play (`eos_token`, ...) and further ones are special."""
     for key, value in settings.items():
         if key in ("additional_special_tokens", "extra_special_tokens"):
             values = list(value.values()) if isinstance(value, dict) else list(value or ())
         else:
             values = [value] if key.endswith("_token") else []
-        yield from (name for name in map(_name, values) if name is not None)
+        yield from (value for value in values if _name(value) is not None)
 
 
 def _name(value: Any) -> str | None:

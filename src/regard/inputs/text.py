@@ -1,19 +1,24 @@
-"""Text -> tokens, by the `tokenizers` library. Byte-pair encoding over bytes: no text is unknown, and decoding is exact."""
+"""Text -> tokens, by the `tokenizers` library. Byte-pair encoding over bytes: no text is unknown, and decoding is exact.
+WordPiece, as encoders have it: words in pieces, and what has a strange letter is unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+import numpy as np
+from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from regard.disk import write_text
 from regard.errors import DataError, SettingError
-from regard.inputs import published
-from regard.inputs.spelling import SENTENCES, Form, ending, form_of, state, to_bytes, visible
+from regard.inputs import published, wordpiece
+from regard.inputs.frame import Frame, frame_of
+from regard.inputs.spelling import SENTENCES, Form, Piece, ending, form_of, piece_of, prefix, state
+from regard.inputs.words import Span, apart, around, blanks, edges, trimmed
 
 PAD, START, END = "<pad>", "<s>", "</s>"
 SPECIAL = (PAD, START, END)
@@ -21,6 +26,19 @@ SPECIAL = (PAD, START, END)
 
 END_OF_TEXT = "<|endoftext|>"
 """Ends a document and begins the next; the only special token of a language model's tokenizer."""
+
+KNOWN = {
+    "bos_token": (START, END_OF_TEXT), "eos_token": (END, END_OF_TEXT), "pad_token": (PAD, wordpiece.PAD),
+    "unk_token": (wordpiece.UNKNOWN, published.UNKNOWN), "cls_token": (wordpiece.START,), "sep_token": (wordpiece.END,),
+    "mask_token": (wordpiece.MASK, published.GAP),
+}  # fmt: skip
+"""The special tokens of published tokenizers, where a folder says nothing else, by the names of their parts."""
+
+Role = Literal["start", "end", "pad", "mask", "unknown"]
+ROLES: dict[Role, tuple[str, ...]] = {
+    "start": ("cls_token", "bos_token"), "end": ("sep_token", "eos_token"), "pad": ("pad_token",),
+    "mask": ("mask_token",), "unknown": ("unk_token",),
+}  # fmt: skip
 
 CHUNK = 10_000
 """Texts that are encoded at once."""
@@ -31,20 +49,15 @@ LOAD = 4_000_000
 HALF = "a text has half of a character (a lone surrogate, as bytes that are not UTF-8 leave behind)."
 
 
-class Piece(NamedTuple):
-    """A token as it is shown, whether it begins and ends a word, and whether it is a special one."""
-
-    text: str
-    starts: bool = False
-    ends: bool = False
-    special: bool = False
-
-
 class Text:
     """A tokenizer with the few calls that tasks need. It adds no special tokens: tasks say where those belong."""
 
-    def __init__(self, backend: Tokenizer) -> None:
+    def __init__(self, backend: Tokenizer, named: Mapping[str, str] | None = None) -> None:
         self.backend = backend
+        self.named = dict(named or {})
+        """special tokens by the published names of their parts (`mask_token`, …), where a folder says them"""
+        self.notes: list[str] = []
+        """how it differs from what was published"""
         self.backend.no_padding()
         self.backend.no_truncation()  # nothing is ever truncated silently
         self._pieces: dict[int, Piece] = {}
@@ -93,21 +106,39 @@ class Text:
         return cls(backend)
 
     @classmethod
+    def wordpiece(cls, texts: Iterable[str], vocabulary: int, lower: bool = True) -> Text:
+        """WordPiece as BERT's, from an iterator; with `lower`, case and accents make no difference."""
+        try:
+            return cls(wordpiece.learn(texts, vocabulary, lower))
+        except UnicodeEncodeError as error:
+            raise DataError(HALF) from error
+
+    @classmethod
     def load(cls, path: str | Path) -> Text:
-        """A tokenizer.json, or a folder with one or with vocab.json and merges.txt."""
+        """A tokenizer.json, or a folder with one, with vocab.txt (BERT), or with vocab.json and merges.txt (GPT, RoBERTa).
+
+        RoFormer finds Chinese words by jieba; here it is read as BERT, and `notes` says so."""
         path = Path(path)
         file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.exists() and (found := published.find(path)):
-            return cls(published.read(*found, end=END_OF_TEXT))
-        if not file.exists():
+        found = None if file.name == "tokenizer.json" and file.exists() else published.find(path)
+        if not found and not file.exists():
             raise DataError(
                 "there is no such tokenizer.", file,
-                advice="Give a tokenizer.json, or a folder that holds one or vocab.json and merges.txt.",
+                advice="Give a tokenizer.json, or a folder that holds one, vocab.txt, or vocab.json and merges.txt.",
             )  # fmt: skip
-        try:
-            return cls(Tokenizer.from_file(str(file)))
-        except Exception as error:  # the library raises bare Exception for any file it cannot read
-            raise DataError(f"cannot be read as a tokenizer.json ({error}).", file) from error
+        # a file of another name says nothing of what stands beside it
+        settings = published.settings_of(file.parent) if found or file.name == "tokenizer.json" else {}
+        if found:
+            backend = published.read(found, end=END_OF_TEXT)
+        else:
+            try:
+                backend = Tokenizer.from_file(str(file))
+            except Exception as error:  # the library raises bare Exception for any file it cannot read
+                raise DataError(f"cannot be read as a tokenizer.json ({error}).", file) from error
+            published.adjust(backend, settings, file.parent)
+        text = cls(backend, published.named(settings))
+        text.notes += [published.JIEBA] if published.needs_jieba(settings) else []
+        return text
 
     @staticmethod
     def exists(folder: str | Path) -> bool:
@@ -120,29 +151,63 @@ class Text:
             known = self.id_of(token)
             if not token or (known is not None and known not in self.special):
                 raise DataError(f"'{token}' cannot be made a special token: it is text, or empty.")
-        backend = Tokenizer.from_str(self.backend.to_str())
+        backend = self._copied()
         backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
-        return type(self)(backend)
+        return type(self)(backend, self.named)
 
     def save(self, path: Path) -> None:
         write_text(path, self.backend.to_str(pretty=True))
 
     def between(self, single: str, pair: str, marks: Sequence[str]) -> Text:
         """A copy that puts marks around a text or a pair for others who read it; here tasks do that themselves."""
-        backend = Tokenizer.from_str(self.backend.to_str())
+        backend = self._copied()
         known = [(mark, self.backend.token_to_id(mark)) for mark in marks]
         backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
-        return Text(backend)
+        return Text(backend, self.named)
+
+    def framed(self) -> Text:
+        """The same that puts its frame around a text or a pair for others; as it is, if it does so already."""
+        if frame_of(self.backend) is not None:
+            return self
+        backend = self._copied()
+        backend.post_processor = self.frame.template(self.name_of)
+        return Text(backend, self.named)
+
+    def _copied(self) -> Tokenizer:
+        return Tokenizer.from_str(self.backend.to_str())
 
     def names(self) -> dict[str, str]:
         """Its special tokens under the names that published tokenizers give them."""
-        known = {"bos_token": (START, END_OF_TEXT), "eos_token": (END, END_OF_TEXT), "pad_token": (PAD,)}
+        known = {name: (*([self.named[name]] if name in self.named else []), *KNOWN[name]) for name in KNOWN}
+        if self.id_of(published.GAP) is not None:  # as RoBERTa, whose first and last token have two names
+            known |= {"cls_token": (*known["cls_token"], START), "sep_token": (*known["sep_token"], END)}
         found = {name: [token for token in tokens if self.id_of(token) is not None] for name, tokens in known.items()}
         return {name: tokens[0] for name, tokens in found.items() if tokens}
 
+    def role(self, role: Role) -> int | None:
+        """The id of the special token that plays a part: the first is [CLS] or <s>, the last [SEP] or </s>."""
+        names = self.names()
+        return next((self.id_of(names[name]) for name in ROLES[role] if name in names), None)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The special tokens around a text or a pair: as its file has them, otherwise BERT's, or RoBERTa's for bytes."""
+        if (found := frame_of(self.backend)) is not None:
+            return found
+        start, end = (() if (number := self.role(role)) is None else (number,) for role in ("start", "end"))
+        return Frame(start, end, end, 1) if self.form is Form.PIECES else Frame(start, end + end, end, 0)
+
     def fingerprint(self) -> str:
-        """Two tokenizers with the same one are the same."""
-        return blake2b(self.backend.to_str().encode(), digest_size=16).hexdigest()
+        """Two tokenizers with the same one make the same tokens of a text, whatever they put around it for others."""
+        return blake2b(self._bare.to_str().encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def _bare(self) -> Tokenizer:
+        """Without what is put around a text: it moves the places of tokens in it."""
+        backend = self._copied()
+        backend.post_processor = None
+        backend.encode_special_tokens = True
+        return backend
 
     @property
     def size(self) -> int:
@@ -176,13 +241,76 @@ class Text:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         if self.alphabet is not None:
             return [self._letters(text, self.alphabet) for text in texts]
-        ids: list[list[int]] = []
+        return [item.ids for item in self._encoded(texts, self.backend.encode_batch_fast)]
+
+    def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
+        """With the place of each token in its text, without blanks in front; half a character has the place of the whole."""
+        if self.alphabet is not None:
+            rows = self.encode(texts)
+            return [(ids, [(at, at + 1) for at in range(len(ids))]) for ids in rows]
+        found = []
+        for text, item in zip(texts, self._encoded(texts, self._bare.encode_batch), strict=True):
+            ids = item.ids
+            found.append((ids, trimmed(text, item.offsets, None if self._blanks is None else self._blanks[ids])))
+        return found
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
+        """Words that are given one by one, with the number of the word of each token; every word has a token.
+
+        Among bytes a word begins with its blank, wherever it stands."""
+        if not self.form.of_bytes:
+            return apart(sentences, self.encode, self.role("unknown"))
+
+        def encode(words: Sequence[str]) -> list[list[int]]:
+            return self.encode([word if word.startswith(" ") else f" {word}" for word in words])
+
+        return apart(sentences, encode, self.role("unknown"))
+
+    def encode_gaps(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode`, but where the name of the mask stands in a text, the mask is meant."""
+        if (mask := self.role("mask")) is None:
+            return self.encode(texts)
+        added = self.backend.get_added_tokens_decoder().get(mask)
+        return around(texts, self.encode, self.name_of(mask), mask, blank=added is not None and added.lstrip)
+
+    def unknown(self, texts: Sequence[str]) -> Counter[str]:
+        """What in these texts has become the unknown token, and how often; `.total()` is the sum."""
+        token = self.role("unknown")
+        rows = zip(texts, self.encode_offsets(texts), strict=True)
+        return Counter(text[a:b] for text, row in rows for i, (a, b) in zip(*row, strict=True) if i == token)
+
+    def starts_word(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Whether each token of a row begins a word, so that whole words can be masked; a special token is one itself.
+
+        Among bytes it is the blank that begins a word: marks such as a comma go with the word before."""
+        row = np.asarray(ids, dtype=np.int64)
+        starts = self._edges[row, 0]
+        starts[1:] |= self._edges[row[:-1], 1]
+        starts[:1] = True
+        return starts
+
+    @cached_property
+    def _edges(self) -> np.ndarray:
+        mark = prefix(self.backend) if self.form is Form.PIECES else ending(self.backend)
+        found = edges(self._names, self.form, mark)
+        found[list(self.special)] = True
+        return found
+
+    @cached_property
+    def _blanks(self) -> np.ndarray | None:
+        return blanks(self._names) if self.form.of_bytes else None
+
+    @property
+    def _names(self) -> list[str]:
+        """Of all ids; nothing for those that have none."""
+        return [self.name_of(token) for token in range(max(self.backend.get_vocab().values(), default=-1) + 1)]
+
+    def _encoded(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> Iterator[Encoding]:
         for load in _loads(texts):
             try:
-                ids += [item.ids for item in self.backend.encode_batch_fast(load, add_special_tokens=False)]
+                yield from encode(load, add_special_tokens=False)
             except TypeError as error:
                 raise DataError(HALF) from error
-        return ids
 
     def _letters(self, text: str, alphabet: dict[str, int]) -> list[int]:
         try:
@@ -216,21 +344,9 @@ class Text:
 
     def _piece(self, token: int) -> Piece:
         if token not in self._pieces:
-            self._pieces[token] = self._make_piece(token)
+            special = token in self.special
+            self._pieces[token] = Piece(self.name_of(token), special=True) if special else piece_of(self.backend, token)
         return self._pieces[token]
-
-    def _make_piece(self, token: int) -> Piece:
-        name = self.name_of(token) or "?"
-        if token in self.special:
-            return Piece(name, special=True)
-        if self.form is Form.BYTES:
-            return Piece(visible(to_bytes(name)))
-        if self.form is Form.JOINED:
-            return Piece(visible(name.encode("utf-8")))
-        if self.form is Form.WORDS:
-            mark = ending(self.backend)
-            return Piece(name.removesuffix(mark), ends=name.endswith(mark))
-        return Piece(self.backend.decode([token], skip_special_tokens=False), starts=name.startswith(("Ġ", "▁")))
 
 
 def _learn(backend: Tokenizer, texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> None:

@@ -5,14 +5,17 @@ Shape letters: B batch, Q queries, K keys, H heads, D width, d head width, C wid
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn import kernels
 from regard.nn.linear import Linear
 from regard.nn.memory import Fixed, Memory
+from regard.nn.relative import Placed
 from regard.nn.rules import Rule, Written
 from regard.waists import Look, Seen
 
@@ -83,7 +86,10 @@ class Attention(nn.Module):
     def attend(
         self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], v: Float[Tensor, "B H K e"],
         rule: Rule | None = None, at: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
+        inside: Placed | None = None,
     ) -> Float[Tensor, "B H Q e"]:  # fmt: skip
+        if inside is not None and inside.position.measures:
+            return self._measured(q, k, v, rule, at, seen, inside)
         scale = self.score.factor(q.shape[-1])
         dropout = self.dropout if self.training else 0.0
         kernel = kernels.choose(q, k, rule, at, dropout, seen is not None)
@@ -100,6 +106,31 @@ class Attention(nn.Module):
             seen(weights)
         return result
 
+    def _measured(
+        self, q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, seen: Recorder | None,
+        inside: Placed,
+    ) -> Tensor:  # fmt: skip
+        """The same where scores have a bias by distance."""
+        scale, dropout = self.score.factor(q.shape[-1]), self.dropout if self.training else 0.0
+        bias, spreads = inside.bias(q, k.shape[-2], scale), inside.position.spreads
+        assert bias is not None
+        kernel = kernels.choose(q, k, rule, at, dropout, seen is not None or spreads, biased=True)
+        if kernel == "stepped":
+            assert rule is None or isinstance(rule, Written)
+            return kernels.stepped(q, k, v, rule, scale, bias)
+        if kernel in ("sdpa", "widened"):
+            kind = q.dtype if kernel == "sdpa" else torch.float32
+            hidden = inside.alike(
+                rule, (kind, *q.shape[:3], k.shape[-2]),
+                lambda: kernels.hidden_in(bias.to(kind), kernels.allowed(q, k, rule, at)),
+            )  # fmt: skip
+            return kernels.biased(q.to(kind), k.to(kind), v.to(kind), hidden, scale, dropout).to(v.dtype)
+        mask, spread = kernels.allowed(q, k, rule, at), inside.spread if spreads else None
+        result, weights = kernels.plain(q, k, v, mask, scale, dropout, bias, spread)
+        if seen is not None:
+            seen(weights)
+        return result
+
     def _band(self, x: Tensor, memory: Fixed, rule: Rule | None, where: Tensor | None) -> int | None:
         """How far back one more token looks, where the kernel for that can be taken."""
         if self.crossing or self.training or x.shape[1] != 1 or where is None or memory.columns is not None:
@@ -108,19 +139,34 @@ class Attention(nn.Module):
             return None
         return kernels.past_form(rule)
 
+    def _step(self, x: Tensor, memory: Fixed, where: Tensor | None, band: int, inside: Placed | None) -> Tensor:
+        """One more token a row, by the kernel that writes its key and value itself."""
+        assert where is not None and memory.k is not None
+        qkv = self.qkv(x)
+        if inside is not None:
+            turned = inside.turn(*self.split(qkv, 3))
+            qkv = torch.stack(turned, 2).transpose(1, 3).flatten(2)
+        scale = self.score.factor(memory.k.shape[-1])
+        return self.out(kernels.step(qkv[:, 0], memory, where[:, 0], scale, band)[:, None])
+
     def forward(
         self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
         memory: Memory | None = None, where: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
+        inside: Placed | None = None,
     ) -> Float[Tensor, "B Q D"]:  # fmt: skip
-        """`where`: the positions of x in its row, when it does not start at 0 (with a memory)."""
+        """`where`: the columns of x in its row, when it does not start at 0 (with a memory).
+        `inside`: a position that acts here, of a self-attention."""
         if isinstance(memory, Fixed) and seen is None and (band := self._band(x, memory, rule, where)) is not None:
-            assert where is not None and memory.k is not None
-            scale = self.score.factor(memory.k.shape[-1])
-            return self.out(kernels.step(self.qkv(x)[:, 0], memory, where[:, 0], scale, band)[:, None])
+            if inside is None or not inside.position.measures:
+                return self._step(x, memory, where, band, inside)
         if self.crossing:
+            if inside is not None:
+                raise ValueError("a position acts inside self-attention: distances to a context mean nothing")
             q, where = self.query(x), None  # positions of x mean nothing among the keys of the context
         elif context is None:
             q, own_k, own_v = self.project(x)
+            if inside is not None:
+                q, own_k, own_v = inside.turn(q, own_k, own_v)
         else:
             raise ValueError("this is a self-attention: it has no matrices for a context")
 
@@ -132,20 +178,25 @@ class Attention(nn.Module):
             return self.keys(context)
 
         k, v = make() if memory is None else memory.extend(make, where)
-        mixed = self.attend(q, k, v, rule, where, seen)
+        mixed = self.attend(q, k, v, rule, where, seen, inside)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 @dataclass
 class Recorder:
-    """Handed to an attention that is watched: it keeps the weights under the attention's name."""
+    """Handed to an attention that is watched: it keeps the weights under the attention's name, or hands them on."""
 
     name: str
     into: Seen
     also: Recorder | None = None
     """another one who watches at the same time"""
+    gradients: bool = False
+    """whether weights stay in the graph, so that one can ask what a number owes to them"""
+    each: Callable[[Look], None] | None = None
+    """is told of every look, which then is not kept"""
 
     def __call__(self, weights: Float[Tensor, "B H Q K"], keys: Int[Tensor, "..."] | None = None) -> None:
-        self.into.looks.append(Look(self.name, weights.detach(), keys))
+        look = Look(self.name, weights if self.gradients else weights.detach(), keys)
+        (self.into.looks.append if self.each is None else self.each)(look)
         if self.also is not None:
             self.also(weights, keys)

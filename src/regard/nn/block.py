@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
@@ -14,7 +15,8 @@ from regard.nn.attention import Attention
 from regard.nn.linear import Linear, linear
 from regard.nn.loss import read_cross_entropy
 from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
-from regard.nn.norm import Norm
+from regard.nn.norm import RMS, Norm
+from regard.nn.relative import Inside, Placed, Standing
 from regard.nn.rules import Rule
 
 try:  # comes with builds of torch for CUDA
@@ -33,14 +35,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Residual(nn.Module):
-    """x + inner(x), and where the norm stands: `post` LN(x + inner(x)) as in 2017, `pre` x + inner(LN(x)), None nowhere."""
+    """x + inner(x), and where the norm stands: `post` LN(x + inner(x)) as in 2017, `pre` x + inner(LN(x)), None nowhere.
+
+    `kind` is the norm itself: Norm, or RMS."""
 
     def __init__(
-        self, inner: nn.Module, width: int, norm: Placement | None = "post", dropout: float = 0.0, eps: float = 1e-5
-    ):
+        self, inner: nn.Module, width: int, norm: Placement | None = "post", dropout: float = 0.0, eps: float = 1e-5,
+        kind: type[Norm] | type[RMS] = Norm,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.inner, self.placement = inner, norm
-        self.norm = nn.Identity() if norm is None else Norm(width, eps)
+        self.norm = nn.Identity() if norm is None else kind(width, eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
@@ -53,14 +58,17 @@ class Residual(nn.Module):
 class Feed(nn.Module):
     """Two matrices with a non-linearity between, at each position alone: equation 2."""
 
-    def __init__(self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0, bias: bool = True
+    ) -> None:
         super().__init__()
-        self.up, self.down = Linear(width, hidden), Linear(hidden, width)
+        self.up, self.down = Linear(width, hidden, bias), Linear(hidden, width, bias)
         self.kind, self.activation = activation, ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for layer in (self.up, self.down):
             nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+            if bias:
+                nn.init.zeros_(layer.bias)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         return self.down(self.dropout(self.activation(self.up(x))))
@@ -80,12 +88,17 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
         context_rule: Rule | None = None, memory: LayerMemory | None = None, where: Int[Tensor, "..."] | None = None,
+        inside: Placed | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
-        if swift is not None and memory is not None and where is not None:
-            band = swift.band_of(self, x, memory.attend, rule, where)
-            if band is not None:
-                return swift.step(self, x, memory.attend, where, band)  # type: ignore[arg-type]
-        x = self.attend(x, rule=rule, memory=None if memory is None else memory.attend, where=where)
+        if inside is not None:
+            own = None if memory is None else memory.attend
+            x = self.attend(x, rule=rule, memory=own, where=where, inside=inside)
+        else:
+            if swift is not None and memory is not None and where is not None:
+                band = swift.band_of(self, x, memory.attend, rule, where)
+                if band is not None:
+                    return swift.step(self, x, memory.attend, where, band)  # type: ignore[arg-type]
+            x = self.attend(x, rule=rule, memory=None if memory is None else memory.attend, where=where)
         if self.crosses:
             x = self.cross(x, context, rule=context_rule, memory=None if memory is None else memory.cross)
         return self.feed(x)
@@ -98,29 +111,61 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks one after another, with a last norm where the system has one."""
+    """Blocks one after another, with a last norm where the system has one.
 
-    def __init__(self, blocks: Sequence[nn.Module], norm: nn.Module | None = None) -> None:
+    `position` acts inside the self-attention of the blocks: one for all of them, or one for each."""
+
+    def __init__(
+        self, blocks: Sequence[nn.Module], norm: nn.Module | None = None,
+        position: Inside | Sequence[Inside] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm or nn.Identity()
+        self.position = position if position is None or isinstance(position, Inside) else nn.ModuleList(position)
+        for block, own in zip(self.blocks, self.positions(), strict=True):
+            if own is not None:
+                own.check(*_heads(block))
+
+    def positions(self) -> Sequence[Inside | None]:
+        """What acts inside each block."""
+        several: Any = self.position
+        return [*several] if isinstance(self.position, nn.ModuleList) else [several] * len(self.blocks)
+
+    @property
+    def measures(self) -> bool:
+        """Whether a step must be told where the keys stand."""
+        return self.position is not None and any(own is not None and own.measures for own in self.positions())
 
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *,
         rule: Rule | Sequence[Rule | None] | None = None, context_rule: Rule | None = None,
         memory: Sequence[LayerMemory] | None = None, where: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
+        standing: Standing | None = None,
     ) -> tuple[Float[Tensor, "B L D"], tuple[Tensor, ...]]:  # fmt: skip
         """The last states, and the states after the blocks numbered in `taps` (before the last norm).
 
-        `rule` is one for all blocks, or one for each."""
+        `rule` is one for all blocks, or one for each. `standing`: where x and what it looks at stand, for positions inside
+        attention; None: in their columns."""
         tapped: list[Tensor] = []
         rules = rule if isinstance(rule, Sequence) else [rule] * len(self.blocks)
+        inside = None if self.position is None else self._placed(memory, where, standing)
         for number, block in enumerate(self.blocks):
             kept = None if memory is None else memory[number]
-            x = block(x, context, rule=rules[number], context_rule=context_rule, memory=kept, where=where)
+            call = block if inside is None else functools.partial(block, inside=inside[number])
+            x = call(x, context, rule=rules[number], context_rule=context_rule, memory=kept, where=where)
             if number in taps:
                 tapped.append(x)
         return self.norm(x), tuple(tapped)
+
+    def _placed(
+        self, memory: Sequence[LayerMemory] | None, where: Tensor | None, standing: Standing | None
+    ) -> list[Placed]:
+        if standing is None:
+            if where is None and memory is not None and memory[0].attend.begun:
+                raise ValueError("positions inside attention must be told where the next tokens of a memory stand")
+            standing = Standing(where)
+        return [Placed(own, standing) for own in self.positions() if own is not None]
 
     def regarded(self, context: Float[Tensor, "B K C"]) -> list[Frozen]:
         blocks: Any = self.blocks
@@ -131,6 +176,14 @@ class Stack(nn.Module):
         blocks: Any = self.blocks
         empty = [block.attend.inner.project(x[:, :0])[1:] for block in blocks]
         return [LayerMemory(Growing(k, v) if room is None else Fixed(room).made(k, v)) for k, v in empty]
+
+
+def _heads(block: nn.Module) -> tuple[int, int]:
+    """How many heads a block has and how wide they are; a position acts inside our own attention only."""
+    attention = block.attend.inner if isinstance(block, Block) else None
+    if not isinstance(attention, Attention) or attention.crossing:
+        raise ValueError(f"a position acts inside the self-attention of a Block, and {type(block).__name__} has none")
+    return attention.heads, attention.width // attention.heads
 
 
 def vaswani_block(

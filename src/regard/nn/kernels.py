@@ -6,6 +6,7 @@ The kernel is chosen by the form of the rule, the device and the dtype, never by
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -54,12 +55,15 @@ def packed_kernel() -> bool:
     return varlen_attn is not None
 
 
-def choose(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool) -> Kernel:
+def choose(
+    q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool, biased: bool = False
+) -> Kernel:
+    """`biased`: something is added to the scores, which the kernels of packed rows do not know."""
     if watched:
         return "plain"
     if _few(q, rule):
         return "stepped"
-    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None:
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None and not biased:
         form = packed_form(rule) if q.shape[0] == 1 else None
         if form is not None and _is_short(q, *form):
             return "short"
@@ -164,10 +168,15 @@ def allowed(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None) -> Tenso
 
 
 def plain(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout."""
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0,
+    bias: Tensor | None = None, spread: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout.
+
+    `bias` is added to the scores, `spread` of the weights to what they mix."""
     scores = (q * scale) @ k.transpose(-2, -1)
+    if bias is not None:
+        scores = scores + bias
     if mask is not None:
         # the lowest finite number, not -inf: an empty row would be 0/0, and its gradient NaN
         scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
@@ -175,17 +184,39 @@ def plain(
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)
     weights = weights.to(v.dtype)
-    return F.dropout(weights, dropout, training=dropout > 0.0) @ v, weights
+    kept = F.dropout(weights, dropout, training=dropout > 0.0)
+    return kept @ v if spread is None else kept @ v + spread(kept), weights
 
 
-def stepped(q: Tensor, k: Tensor, v: Tensor, rule: Written | None, scale: float) -> Tensor:
+def stepped(q: Tensor, k: Tensor, v: Tensor, rule: Written | None, scale: float, bias: Tensor | None = None) -> Tensor:
     """The same for the few queries of a decoding step, in as few operators as can be: each is a launch on a GPU."""
     (B, H, Q, d), K = q.shape, k.shape[-2]
     keys, values = k.reshape(B * H, K, d), v.reshape(B * H, K, -1)
-    scores = torch.baddbmm(q.new_empty(1, 1, 1), q.reshape(B * H, Q, d), keys.transpose(1, 2), beta=0.0, alpha=scale)
+    added = q.new_empty(1, 1, 1) if bias is None else bias.expand(B, H, Q, K).reshape(B * H, Q, K)
+    beta = 0.0 if bias is None else 1.0
+    scores = torch.baddbmm(added, q.reshape(B * H, Q, d), keys.transpose(1, 2), beta=beta, alpha=scale)
     if rule is not None:
         scores.view(B, H, Q, K).masked_fill_(rule.hidden, torch.finfo(scores.dtype).min)
     return torch.bmm(scores.softmax(-1), values).view(B, H, Q, -1)
+
+
+Bias = tuple[Tensor, Tensor | None]
+"""What is added to the scores, the lowest where nobody may look, and which queries may look at nothing."""
+
+
+def hidden_in(bias: Tensor, mask: Tensor | None) -> Bias:
+    """Half of the lowest number there is: added to or scaled it is still one, and an empty row has a gradient."""
+    if mask is None:
+        return bias, None
+    return torch.where(mask, bias, torch.finfo(bias.dtype).min / 2), ~mask.any(-1, keepdim=True)
+
+
+def biased(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, dropout: float) -> Tensor:
+    """The fused kernels with a bias; it has the dtype of the queries."""
+    added, empty = bias
+    with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
+    return out if empty is None else out.masked_fill(empty, 0.0)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:

@@ -26,6 +26,11 @@ class Memory:
     `where`: the columns of what is new, (Q,) or (B, Q); None: from the first on when nothing is kept yet, else behind what
     is there."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether what is new does not stand at the beginning, where nobody says where."""
+        raise NotImplementedError
+
     def extend(self, make: Callable[[], KeysValues], where: Tensor | None) -> KeysValues:
         raise NotImplementedError
 
@@ -46,6 +51,10 @@ class Growing(Memory):
     """buffers with room at their end, whose beginnings k and v are: appending copies nothing that is there"""
     level: bool = True
     """all rows end in the same column: what is new goes behind it. Else each row's goes to its own place"""
+
+    @property
+    def begun(self) -> bool:
+        return self.k is not None and self.k.shape[-2] > 0
 
     def extend(self, make: Callable[[], KeysValues], where: Tensor | None) -> KeysValues:
         k, v = make()
@@ -116,6 +125,10 @@ class Fixed(Memory):
     counts: Tensor | None = None
     """zeros that a kernel counts with, and leaves as it found them"""
 
+    @property
+    def begun(self) -> bool:
+        return self.columns is not None
+
     def counters(self, kernel: Any) -> Tensor:
         assert self.k is not None
         if self.counts is None or len(self.counts) != self.k.shape[0] * self.k.shape[1]:
@@ -162,6 +175,10 @@ class Fixed(Memory):
 @dataclass
 class Frozen(Memory):
     kept: KeysValues | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self.kept is not None
 
     def keys(self) -> Tensor:
         assert self.kept is not None

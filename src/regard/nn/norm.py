@@ -1,10 +1,11 @@
-"""Layer norm, with what is added before it."""
+"""Layer norm and root-mean-square norm, with what is added before it."""
 
 from __future__ import annotations
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 try:  # comes with builds of torch for CUDA
     from regard.nn import joined
@@ -28,3 +29,17 @@ class Norm(nn.LayerNorm):
         if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"):
             return False
         return x.dtype == more.dtype == self.weight.dtype and x.dtype != torch.float64 and x.shape == more.shape
+
+
+class RMS(nn.RMSNorm):
+    """x / √(mean x² + eps) · gain, or the same of x + more: no mean is taken away and no bias added (T5, LLaMA)."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__(width, eps)
+
+    def forward(
+        self, x: Float[Tensor, "*rows D"], more: Float[Tensor, "*rows D"] | None = None
+    ) -> Float[Tensor, "*rows D"]:
+        x = x if more is None else x + more
+        # under autocast states may be of sixteen bits: as with the layer norm, the result is of the gain's dtype then
+        return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)

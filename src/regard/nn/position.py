@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 Layout = Literal["halves", "interleaved"]
+
+
+def exact(device: torch.device) -> torch.dtype:
+    """What tables are made in before they are rounded once: MPS has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 class Sinusoid(nn.Module):
@@ -26,8 +31,7 @@ class Sinusoid(nn.Module):
         self.length: int | None = None
 
     def forward(self, where: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
-        # MPS has no float64
-        dtype = torch.float32 if where.device.type == "mps" else torch.float64
+        dtype = exact(where.device)
         pairs = torch.arange((self.width + 1) // 2, device=where.device, dtype=dtype)
         angles = where.to(dtype)[..., None] * torch.exp(pairs * (-2 * math.log(self.base) / self.width))
         waves = (angles.sin(), angles.cos())
@@ -47,3 +51,27 @@ class Learned(nn.Module):
 
     def forward(self, where: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
         return self.table(where)
+
+
+class Nowhere(nn.Module):
+    """Nothing is added: order is known from the causal rule alone, or from positions inside attention (relative.py)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.length: int | None = None
+
+    def forward(self, where: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
+        return torch.zeros((), device=where.device).expand(*where.shape, self.width)
+
+
+Added = Learned | Sinusoid | Nowhere
+
+
+def added(config: Any) -> Added:
+    """What `config.positions` asks for."""
+    if config.positions == "none":
+        return Nowhere(config.width)
+    if config.positions == "learned":
+        return Learned(config.length, config.width)
+    return Sinusoid(config.width, config.positions)

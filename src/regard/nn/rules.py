@@ -57,19 +57,32 @@ class Causal(Rule):
 
 @dataclass(frozen=True, eq=False)
 class Window(Rule):
-    """At most `left` steps back and `right` steps ahead, each step `dilation` positions wide."""
+    """At most `left` steps back and `right` steps ahead, each step `dilation` positions wide: a number, or one a head."""
 
     left: int
     right: int
-    dilation: int = 1
+    dilation: int | tuple[int, ...] = 1
 
     def __post_init__(self) -> None:
-        if self.left < 0 or self.right < 0 or self.dilation < 1:
+        widths = (self.dilation,) if isinstance(self.dilation, int) else self.dilation
+        if self.left < 0 or self.right < 0 or min(widths, default=0) < 1:
             raise ValueError(f"a window reaches 0 or more steps of 1 or more: {self}")
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        near = (k >= q - self.left * self.dilation) & (k <= q + self.right * self.dilation)
-        return near if self.dilation == 1 else near & ((q - k) % self.dilation == 0)
+        if self.dilation == 1:
+            return (k >= q - self.left) & (k <= q + self.right)
+        wide = self._wide(h)
+        near = (k >= q - self.left * wide) & (k <= q + self.right * wide)
+        return near & ((q - k) % wide == 0)
+
+    def _wide(self, h: Tensor) -> int | Tensor:
+        """The width of a step in each of these heads, without a table: such a rule can be compiled into a kernel."""
+        if isinstance(self.dilation, int):
+            return self.dilation
+        wide = torch.full_like(h, self.dilation[0])
+        for head, width in enumerate(self.dilation):
+            wide = torch.where(h == head, width, wide)
+        return wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +129,24 @@ class Global(Rule):
     """Marked tokens see all and are seen by all: `tokens` (B, L) True marks."""
 
     tokens: Tensor
+    most: int | None = None
+    """At least as many as any row has marks, rounded, so that compiled code sees few numbers; None: they are counted, for
+    which a GPU is waited for."""
+    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return self.tokens[b, q] | self.tokens[b, k]
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """(B, G) where the marked tokens of each row stand, from left to right, and which of these G are there; what is
+        left of a row with fewer stands at its end. Found once for all layers of a pass."""
+        if not self.kept:
+            length = self.tokens.shape[1]
+            count = int(self.tokens.sum(1).max()) if self.most is None else min(self.most, length)
+            places = torch.where(self.tokens, torch.arange(length, device=self.tokens.device), length)
+            first = places.topk(count, 1, largest=False, sorted=True).values
+            self.kept.append((first.clamp(max=length - 1), first < length))
+        return self.kept[0]
 
 
 @dataclass(frozen=True, eq=False)

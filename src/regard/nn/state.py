@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from regard.nn import kernels
 from regard.nn.memory import Fixed, Growing, LayerMemory
+from regard.nn.relative import Standing
 from regard.nn.rules import Causal, Once, Rule, Window, Written
 
 
@@ -67,6 +68,8 @@ class DecoderState:
     """no row has come further than this position"""
     level: bool = True
     """all rows are at the same position"""
+    measured: bool = False
+    """distances count inside attention: a bias is added to the scores, and beams must know where their keys stand"""
 
     def __post_init__(self) -> None:
         self.bands = self.bands or [0] * len(self.layers)
@@ -74,10 +77,11 @@ class DecoderState:
     @classmethod
     def fresh(
         cls, layers: list[LayerMemory], rows: int, device: torch.device, room: int | None = None,
-        context_mask: Tensor | None = None, bands: Sequence[int] = (),
+        context_mask: Tensor | None = None, bands: Sequence[int] = (), measured: bool = False,
     ) -> DecoderState:  # fmt: skip
         """Of rows that have read nothing yet. `room`: columns that a row shall have where memories are fixed."""
-        state = cls(layers, torch.zeros(rows, dtype=torch.long, device=device), context_mask, bands=bands)
+        at = torch.zeros(rows, dtype=torch.long, device=device)
+        state = cls(layers, at, context_mask, bands=bands, measured=measured)
         if room is not None and state.fixed is not None:
             state.room, state.most = room, state.fixed.room
             state.homes = torch.arange(state.most, device=device)
@@ -103,7 +107,7 @@ class DecoderState:
         if queries > 1:
             where = where + torch.arange(queries, device=device)
             return Turn(where, banded(Causal(), self.bands), where)
-        if self.fixed is not None and kernels.steps_alone(self.fixed.k):
+        if self.fixed is not None and not self.measured and kernels.steps_alone(self.fixed.k):
             return Turn(where, banded(Causal(), self.bands), where)
         together = self.level and self.fixed is None
         if together and all(not band or self.reached < band for band in self.bands):
@@ -111,6 +115,10 @@ class DecoderState:
         homes = torch.arange(self.reached + 1, device=device) if self.homes is None else self.homes
         seen = None if together else (homes <= where)[:, None]
         return Turn(where, self._looks(seen, homes, where), where)
+
+    def standing(self, where: Tensor) -> Standing:
+        """Where the tokens of a turn and the keys of this state stand, for positions inside attention."""
+        return Standing(where, None if self.kin is None else self.homes)
 
     def _looks(self, seen: Tensor | None, homes: Tensor | None, where: Tensor) -> list[Rule | None]:
         """What one more token may look at, written out once for all layers of a band."""
@@ -160,7 +168,7 @@ class DecoderState:
                 layer.attend.widen(columns, room)
         column = torch.arange(room, device=device)
         self.kin = (column < self.at[:, None])[:, None].repeat(1, beams, 1)
-        self.homes = column.repeat(len(self.at), 1) if any(self.bands) else None
+        self.homes = column.repeat(len(self.at), 1) if any(self.bands) or self.measured else None
         self.own = torch.eye(beams, dtype=torch.bool, device=device)
 
     def born(self) -> Tensor:

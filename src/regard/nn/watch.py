@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regard.nn.attention import Attention, Recorder
-from regard.waists import Seen
+from regard.waists import Look, Seen
 
 
 def attention_names(model: nn.Module) -> dict[str, Attention]:
@@ -24,9 +24,15 @@ def attention_names(model: nn.Module) -> dict[str, Attention]:
 
 
 @contextmanager
-def watch(model: nn.Module, layers: list[str] | None = None) -> Iterator[Seen]:
+def watch(
+    model: nn.Module, layers: list[str] | None = None, gradients: bool = False,
+    each: Callable[[Look], None] | None = None,
+) -> Iterator[Seen]:  # fmt: skip
     """Collect the weights of the named attentions (None: all). The uncompiled module runs while this is open:
-    a hook that is added after `torch.compile` would be ignored without a word."""
+    a hook that is added after `torch.compile` would be ignored without a word.
+
+    With `gradients` the weights stay in the graph, also of a model whose parameters are frozen. `each` is told of every look
+    at once, and none is kept: of long rows all weights together would fill the memory."""
     seen = Seen()
     places = attention_names(model)
     unknown = set(layers or ()) - set(places)
@@ -35,9 +41,14 @@ def watch(model: nn.Module, layers: list[str] | None = None) -> Iterator[Seen]:
     handles = []
     try:
         for name in places if layers is None else layers:
-            recorder = Recorder(name, seen)
+            recorder = Recorder(name, seen, gradients=gradients, each=each)
 
             def pass_on(_: nn.Module, args: Any, kwargs: Any, recorder: Recorder = recorder) -> tuple[Any, Any]:
+                if gradients and not args[0].requires_grad:
+                    args = (
+                        args[0].detach().requires_grad_(),
+                        *args[1:],
+                    )  # nothing before is learnt: a graph begins here
                 return args, {**kwargs, "seen": replace(recorder, also=kwargs.get("seen"))}
 
             handles.append(places[name].register_forward_pre_hook(pass_on, with_kwargs=True))

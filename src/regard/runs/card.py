@@ -33,15 +33,20 @@ def write_card(
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
 
 
+TABLES = {"confusion": "How often each class was taken for each", "each": "One by one"}
+"""What stands above tables among the scores."""
+
+
 def _scores(facts: dict[str, Any]) -> str:
     scores = dict(facts["scores"])
-    signature, confusion = scores.pop("signature", ""), scores.pop("confusion", "")
+    signature = scores.pop("signature", "")
+    tables = {name: scores.pop(name) for name, value in list(scores.items()) if "\n" in str(value)}
     rows = [{"measure": name, "value": value} for name, value in scores.items()]
     rows.append({"measure": f"loss (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)})
     return (
         table(rows)
         + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
-        + (f"\n\nHow often each class was taken for each:\n\n{confusion}" if confusion else "")
+        + "".join(f"\n\n{TABLES.get(name, name)}:\n\n{value}" for name, value in tables.items())
     )
 
 

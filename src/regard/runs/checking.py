@@ -14,14 +14,17 @@ from regard.config import override
 from regard.data.findings import Report
 from regard.data.pair_checks import check_pairs
 from regard.data.settings import Data
+from regard.data.span_checks import check_spans
 from regard.data.survey import Advance
 from regard.data.table_checks import check_labelled, check_questions
+from regard.data.tagged_checks import check_tagged
 from regard.data.text_checks import check_texts
 from regard.errors import SettingError, UnknownName
 from regard.runs.settings import gather
 
 CHECKS: dict[str, Callable[..., Report]] = {
     "translate": check_pairs, "language": check_texts, "classify": check_labelled, "choose": check_questions,
+    "tag": check_tagged, "span": check_spans,
 }  # fmt: skip
 """How the data of each task is checked."""
 

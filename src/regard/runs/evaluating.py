@@ -13,7 +13,8 @@ from regard.config import override
 from regard.data.split import fingerprint
 from regard.decode.settings import told
 from regard.errors import RunError, SettingError
-from regard.model import Model, load, read_identity
+from regard.loading import read_identity
+from regard.model import Model, load
 from regard.runs.order import Sources
 from regard.runs.prepare import Say, read_samples, validation_samples
 from regard.runs.scoring import validation_sums

@@ -22,7 +22,7 @@ from regard.disk import write_text
 from regard.draw.curves import curves
 from regard.errors import RegardError, RunError
 from regard.learn.state import newest_state
-from regard.model import OWN_FILE
+from regard.loading import OWN_FILE
 from regard.runs.events import Events
 
 LOCK = ".lock"

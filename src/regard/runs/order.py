@@ -76,7 +76,7 @@ def new_order(asked: Asked) -> Order:
         settings = resolve({**recipe, "decode": as_dict(loaded.identity.decode)}, asked.said)
         text, config = loaded.text_or_refuse(), loaded.config
         if loaded.fresh:  # a head that was published without our special tokens has learnt to do without
-            text = asked.task.grow(text)
+            text = asked.task.grow(text, config)
             config = replace(config, vocabulary=max(config.vocabulary, text.size))
         return _order(replace(loaded.identity, config=config), text, settings, asked.sources, name, Path(name))
     system, preset = find_preset(name)
@@ -85,7 +85,7 @@ def new_order(asked: Asked) -> Order:
         raise SettingError(
             f"{name} cannot do the task '{asked.task.name}'. Systems that can: {', '.join(able)}; try {asked.task.model}."
         )
-    identity = Identity(system, preset.config, asked.task, source=name)
+    identity = Identity(system, asked.task.bodied(preset.config), asked.task, source=name)
     return _order(
         identity, None, resolve(system.recipe(preset, asked.task.name), asked.said), asked.sources, name, None
     )

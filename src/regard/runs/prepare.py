@@ -6,7 +6,7 @@ Validation samples are kept as they are; training samples only as tokens in mapp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -27,7 +27,7 @@ from regard.tasks.task import Encoded
 
 Say = Callable[[str], None]
 
-SPECIAL = ("start", "end", "delimiter", "extract")
+SPECIAL = ("start", "end", "pad", "mask", "delimiter", "extract")
 """Fields of a config that name special tokens, which encoded samples hold."""
 
 
@@ -77,18 +77,19 @@ def prepare(order: Order, say: Say) -> Prepared:
     own = validation_samples(task, sources, settings, say) if sources.valid else []
     files = Files(task, sources, settings.data.share, say, own)
     found = files.read()
+    found = replace(found, labels=task.head_labels(found.labels, settings.data))
     valid = own or _held_out(task, found, say)
     text, config = order.text, order.identity.config  # a folder's tokenizer and config belong together already
     if text is None:
-        text = task.grow(_make_text(files, found, settings, say, valid))
+        text = task.grow(_make_text(files, found, settings, say, valid), config)
         config = task.fit(config, text)
     limit = Limit.of(settings, task, config)
     train = _tokens(files, found, text, config, settings, limit, say)
     encoded = task.encode(valid, text, config, limit.longest, settings.data, found.labels)
     limit.tell("validation", len(encoded), encoded.too_long[:1], len(encoded.too_long), say)
     facts = {
-        "train": len(train),
-        "valid": len(encoded),
+        "train": task.count(train),
+        "valid": task.count(encoded),
         "fingerprint": found.fingerprint,
         "valid_fingerprint": fingerprint(task.texts(valid)),
     }
@@ -169,7 +170,8 @@ def _tokens(
     skipped, place = store.facts["too_long"], store.facts["first"]
     # the store knows which pair it was, not where: the same texts may lie in other files by now
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []
-    train = Encoded([], store.sides, [])
+    how = files.task.how(text, config, limit.longest, settings.data)
+    train = Encoded([], store.sides, [], how)
     limit.tell("training", len(train), first, skipped, say)
     return train
 

@@ -133,7 +133,7 @@ class Files:
         valid, rest = _Part(self.task), _Part(self.task)
         if not self.sources.valid:
             held = Held(map(self.task.key, paced(self._all(), f"{self.task.unit} read", self.say)), self.share)
-        total, count, shared, labels = Fingerprint(), 0, 0, set()
+        total, count, shared, labels = Fingerprint(), 0, 0, set[str]()
         for sample in paced(self._all(empty), f"{self.task.unit} read", self.say):
             if held is not None and self.task.key(sample) in held:
                 rest.leave(sample)
@@ -143,8 +143,7 @@ class Files:
             count += 1
             shared += self.task.key(sample) in self._valid
             total.add(_content(self.task, rest.take(sample)))
-            if (label := self.task.label(sample)) is not None:
-                labels.add(label)
+            labels.update(self.task.labels(sample))
         return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared, in_order(labels))
 
     def _all(self, empty: _Empties | None = None) -> Iterator[Any]:

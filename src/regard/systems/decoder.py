@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from regard.nn.block import Stack, Tokens, vaswani_block
 from regard.nn.causal import DecoderOnly
-from regard.nn.position import Layout, Sinusoid
+from regard.nn.position import added
+from regard.nn.relative import Relative, check_relative, inside
 from regard.systems import fine_tuning
 from regard.systems.preset import Preset, System, check_sizes, unpublished
 
@@ -38,14 +39,17 @@ class Config:
     """share dropped of the attention weights"""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     """non-linearity of the feed-forward layers"""
-    positions: Layout = "interleaved"
-    """order of the sines and cosines: interleaved as in the paper, or halves [sin | cos]"""
+    positions: Literal["halves", "interleaved", "none"] = "interleaved"
+    """sines and cosines that are added: interleaved as in the paper, halves [sin | cos], or none"""
+    relative: Relative = "none"
+    """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
     end: int = 31_999
     """id of the token that ends and begins documents"""
 
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "hidden", "vocabulary", "length")
         check_sizes(self, sizes, ("dropout", "attention_dropout"))
+        check_relative(self)
 
 
 def _recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
@@ -81,8 +85,8 @@ def build(config: Config) -> DecoderOnly:
     ]  # fmt: skip
     return DecoderOnly(
         tokens=Tokens(config.vocabulary, config.width),
-        position=Sinusoid(config.width, config.positions),
-        decoder=Stack(blocks),
+        position=added(config),
+        decoder=Stack(blocks, position=inside(config, config.depth)),
         dropout=config.dropout,
     )
 

@@ -8,11 +8,12 @@ form); norms stand after the sub-layers as in 2017, and there is none at the end
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from regard.nn.block import Stack, Tokens
 from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
-from regard.nn.position import Learned
+from regard.nn.position import added
+from regard.nn.relative import Relative, check_relative, inside
 from regard.systems import fine_tuning
 from regard.systems.preset import Preset, System, check_sizes
 from regard.weights import Names, Published, Tensors, entry, tied, turned, under
@@ -31,7 +32,11 @@ class Config:
     vocabulary: int = 40_478
     """tokens"""
     length: int = 512
-    """longest context: positions are learned, and there are no more"""
+    """longest context: there are no more learned positions"""
+    positions: Literal["learned", "none"] = "learned"
+    """positions that are added: learned, or none"""
+    relative: Relative = "none"
+    """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output"""
     attention_dropout: float = 0.1
@@ -46,6 +51,7 @@ class Config:
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "hidden", "vocabulary", "length")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
+        check_relative(self)
 
 
 PAPER: dict[str, dict[str, Any]] = {
@@ -65,8 +71,8 @@ def build(config: Config) -> DecoderOnly:
     """The whole machine."""
     body = DecoderOnly(
         tokens=Tokens(config.vocabulary, config.width, scaled=False),
-        position=Learned(config.length, config.width),
-        decoder=Stack(gpt_blocks(config, "post")),
+        position=added(config),
+        decoder=Stack(gpt_blocks(config, "post"), position=inside(config, config.depth)),
         dropout=config.embedding_dropout,
     )
     return gpt_weights(body)
@@ -125,6 +131,11 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def unsayable(config: Config) -> str:
+    if config.positions != "learned" or config.relative != "none":
+        return (
+            "the published layout knows learned positions only; this model has "
+            f"positions={config.positions} and relative={config.relative}."
+        )
     if config.hidden == 4 * config.width:
         return ""
     return (

@@ -9,12 +9,13 @@ Optimiser, schedule and number of steps were never published; the recipes here a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from regard.nn.block import Stack, Tokens
 from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
 from regard.nn.norm import Norm
-from regard.nn.position import Learned
+from regard.nn.position import added
+from regard.nn.relative import Relative, check_relative, inside
 from regard.systems import fine_tuning
 from regard.systems.preset import Preset, System, check_sizes
 from regard.weights import Names, Published, Tensors, entry, tied, turned, under
@@ -33,7 +34,11 @@ class Config:
     vocabulary: int = 50_257
     """tokens"""
     length: int = 1024
-    """longest context: positions are learned, and there are no more"""
+    """longest context: there are no more learned positions"""
+    positions: Literal["learned", "none"] = "learned"
+    """positions that are added: learned, or none"""
+    relative: Relative = "none"
+    """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output"""
     attention_dropout: float = 0.1
@@ -48,6 +53,7 @@ class Config:
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "hidden", "vocabulary", "length")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
+        check_relative(self)
 
 
 def _recipe(vocabulary: int, kind: str = "bytes", **train: Any) -> dict[str, dict[str, Any]]:
@@ -65,8 +71,8 @@ def _published(rate: float) -> dict[str, dict[str, Any]]:
 
 
 SMALL = Config()
-CALM = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
-KEEN = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}
+CALM: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+KEEN: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}
 PRESETS = {
     "gpt2-tiny-char": Preset(
         replace(SMALL, width=128, depth=4, heads=4, hidden=512, vocabulary=66, length=64, end=65, **CALM),
@@ -100,8 +106,8 @@ def build(config: Config) -> DecoderOnly:
     """The whole machine. Weights begin as in OpenAI's code, where positions are N(0, 0.01)."""
     body = DecoderOnly(
         tokens=Tokens(config.vocabulary, config.width, scaled=False),
-        position=Learned(config.length, config.width),
-        decoder=Stack(gpt_blocks(config, "pre"), Norm(config.width, config.eps)),
+        position=added(config),
+        decoder=Stack(gpt_blocks(config, "pre"), Norm(config.width, config.eps), inside(config, config.depth)),
         dropout=config.embedding_dropout,
     )
     return gpt_weights(body, positions=0.01, narrow=True)
@@ -165,8 +171,17 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     return config, tied(tensors, "transformer.wte.weight", NAMES.copies)
 
 
+def unsayable(config: Config) -> str:
+    if config.positions == "learned" and config.relative == "none":
+        return ""
+    return (
+        "the published layout knows learned positions only; this model has "
+        f"positions={config.positions} and relative={config.relative}."
+    )
+
+
 SYSTEM = System(
     name="gpt2", about="decoder-only of 2019: goes on with text", config=Config, presets=PRESETS, build=build, names=NAMES,
     published=PUBLISHED, tasks=("language", *fine_tuning.TASKS), adapt=adapt, dress=fine_tuning.dress,
-    recipes=fine_tuning.RECIPES, further=fine_tuning.FURTHER,
+    unsayable=unsayable, recipes=fine_tuning.RECIPES, further=fine_tuning.FURTHER,
 )  # fmt: skip

@@ -14,13 +14,14 @@ There is no published layout: that of GPT-2 cannot say bands.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from regard.errors import SettingError
 from regard.nn.block import Stack, Tokens
 from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
 from regard.nn.norm import Norm
-from regard.nn.position import Learned
+from regard.nn.position import added
+from regard.nn.relative import Relative, check_relative, inside
 from regard.systems import fine_tuning
 from regard.systems.preset import Preset, System, check_sizes, unpublished
 
@@ -38,7 +39,11 @@ class Config:
     vocabulary: int = 50_257
     """tokens"""
     length: int = 2048
-    """longest context: positions are learned, and there are no more"""
+    """longest context: there are no more learned positions"""
+    positions: Literal["learned", "none"] = "learned"
+    """positions that are added: learned, or none"""
+    relative: Relative = "none"
+    """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
     band: int = 256
     """positions that every other layer sees, its own included; 0: all layers see all"""
     dropout: float = 0.0
@@ -55,6 +60,7 @@ class Config:
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "hidden", "vocabulary", "length")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
+        check_relative(self)
         if self.band < 0:
             raise SettingError(f"model.band must be at least 0, not {self.band}.")
 
@@ -103,8 +109,8 @@ def build(config: Config) -> DecoderOnly:
     """The whole machine."""
     body = DecoderOnly(
         tokens=Tokens(config.vocabulary, config.width, scaled=False),
-        position=Learned(config.length, config.width),
-        decoder=Stack(gpt_blocks(config, "pre"), Norm(config.width, config.eps)),
+        position=added(config),
+        decoder=Stack(gpt_blocks(config, "pre"), Norm(config.width, config.eps), inside(config, config.depth)),
         dropout=config.embedding_dropout,
         bands=[config.band * (number % 2) for number in range(config.depth)],
     )

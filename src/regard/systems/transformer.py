@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from regard.errors import WeightsError
 from regard.nn.block import Placement, Stack, Tokens, vaswani_block
 from regard.nn.norm import Norm
-from regard.nn.position import Layout, Sinusoid
+from regard.nn.position import Added, Sinusoid, added
+from regard.nn.relative import Relative, Standing, check_relative, inside
 from regard.nn.rules import Causal, Packed, Real, Rule, join, marks
 from regard.nn.state import DecoderState
 from regard.systems.preset import Preset, System, check_sizes
@@ -49,8 +50,10 @@ class Config:
     """where the layer norm stands: post (2017) or pre (later practice, with a norm after the last block)"""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     """non-linearity of the feed-forward layers"""
-    positions: Layout = "halves"
-    """order of the sines and cosines: halves [sin | cos] as in checkpoints, or interleaved as in the paper"""
+    positions: Literal["halves", "interleaved", "none"] = "halves"
+    """sines and cosines that are added: halves [sin | cos] as in checkpoints, interleaved as in the paper, or none"""
+    relative: Relative = "none"
+    """positions inside self-attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
     scaled: bool = True
     """multiply embeddings by the square root of the width"""
     output_bias: bool = False
@@ -67,6 +70,7 @@ class Config:
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "decoder_depth", "heads", "hidden", "vocabulary", "length")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "feed_dropout"))
+        check_relative(self)
 
 
 PAPER = {
@@ -111,7 +115,7 @@ class Transformer(nn.Module):
     fixed = True
     """search may ask for a state of fixed size"""
 
-    def __init__(self, tokens: Tokens, position: Sinusoid, encoder: Stack, decoder: Stack, dropout: float) -> None:
+    def __init__(self, tokens: Tokens, position: Added, encoder: Stack, decoder: Stack, dropout: float) -> None:
         super().__init__()
         self.tokens, self.position, self.encoder, self.decoder = tokens, position, encoder, decoder
         self.dropout = nn.Dropout(dropout)
@@ -128,7 +132,7 @@ class Transformer(nn.Module):
         where = _places(batch.x, batch.offsets) if batch.where is None else batch.where
         rule: Rule | None = None if batch.offsets is None else Packed(batch.offsets, batch.offsets)
         rule = join(rule, None if batch.mask is None else Real(batch.mask))
-        return self.encoder(self.embed(batch.x, where), rule=rule, taps=taps)
+        return self.encoder(self.embed(batch.x, where), rule=rule, taps=taps, standing=Standing(where, where))
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
         """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
@@ -143,8 +147,9 @@ class Transformer(nn.Module):
         if batch.offsets is not None and batch.target_offsets is not None:
             rule = join(Causal(), Packed(batch.target_offsets, batch.target_offsets), real)
             context_rule = join(Packed(batch.target_offsets, batch.offsets), context_rule)
-        x = self.embed(batch.target, _places(batch.target, batch.target_offsets))
-        sequence, _ = self.decoder(x, context, rule=rule, context_rule=context_rule)
+        where = _places(batch.target, batch.target_offsets)
+        x, standing = self.embed(batch.target, where), Standing(where, where)
+        sequence, _ = self.decoder(x, context, rule=rule, context_rule=context_rule, standing=standing)
         return States(sequence, taps=tapped, context=context)
 
     def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
@@ -160,7 +165,8 @@ class Transformer(nn.Module):
             raise ValueError("generation starts from padded sources and prompts of one length")
         context, _ = self.encode(batch)
         real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None]
-        state = DecoderState.fresh(self.decoder.memories(context, room), len(context), context.device, room, real)
+        layers, measured = self.decoder.memories(context, room), self.decoder.measures
+        state = DecoderState.fresh(layers, len(context), context.device, room, real, measured=measured)
         # keys and values of the source are made here, once, before beams multiply the rows
         for layer, regarded in zip(state.layers, self.decoder.regarded(context), strict=True):
             layer.cross = regarded
@@ -185,6 +191,7 @@ class Transformer(nn.Module):
             context_rule=state.regard,
             memory=state.layers,
             where=turn.columns,
+            standing=None if self.decoder.position is None else state.standing(turn.where),
         )
         state.passed(turn.where.shape[-1])
         return x
@@ -199,6 +206,7 @@ def build(config: Config) -> Transformer:
     """The whole machine."""
 
     def stack(depth: int, cross: bool) -> Stack:
+        """The encoder looks both ways, the decoder back."""
         blocks = [
             vaswani_block(
                 config.width, config.heads, config.hidden, cross=cross, norm=config.norm, activation=config.activation,
@@ -206,11 +214,12 @@ def build(config: Config) -> Transformer:
             )
             for _ in range(depth)
         ]  # fmt: skip
-        return Stack(blocks, Norm(config.width) if config.norm == "pre" else None)
+        last = Norm(config.width) if config.norm == "pre" else None
+        return Stack(blocks, last, inside(config, depth, both_ways=not cross))
 
     return Transformer(
         tokens=Tokens(config.vocabulary, config.width, config.scaled, config.output_bias),
-        position=Sinusoid(config.width, config.positions),
+        position=added(config),
         encoder=stack(config.depth, cross=False),
         decoder=stack(config.decoder_depth, cross=True),
         dropout=config.dropout,
@@ -324,11 +333,11 @@ def dress(config: Config, tensors: Tensors) -> Tensors:
 
 
 def unsayable(config: Config) -> str:
-    if config.norm == "post" and config.positions == "halves":
+    if config.norm == "post" and config.positions == "halves" and config.relative == "none":
         return ""
     return (
         "the published layout knows post-norm and [sin | cos] positions only; this model has "
-        f"norm={config.norm} and positions={config.positions}."
+        f"norm={config.norm}, positions={config.positions} and relative={config.relative}."
     )
 
 

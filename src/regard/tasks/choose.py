@@ -1,9 +1,10 @@
-"""choose: what is told and some answers in, one of them out. Any decoder-only system can be asked."""
+"""choose: what is told and some answers in, one of them out. Any encoder or decoder-only system can be asked."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.data.tables import QUESTION, Question, iterate_questions
 from regard.decode.settings import Decode
+from regard.draw.confusion import MANY, draw_confusion
 from regard.errors import RegardError
 from regard.inputs.text import Text
 from regard.tasks.asked import Asked
-from regard.tasks.heads import Headed, Marks, Read, first_of, new_head
+from regard.tasks.classify import written
+from regard.tasks.heads import Headed, Read, first_of, read_out
+from regard.tasks.marks import Marks
 from regard.tasks.task import Encoded, Scored, Sums
 from regard.waists import IGNORE, Answer
 
@@ -44,14 +48,14 @@ class Choose(Headed):
         return str(sample.label)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
-        return new_head("choice", config, 1)
+        return read_out("choice", config, 1)
 
     def encode(
         self, samples: Sequence[Question], text: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """A way for each choice: `[start] context and question [delimiter] choice [extract]`."""
-        marks, limit = Marks.of(text), min(longest, config.length)
+        marks, limit = Marks.of(text, config), min(longest, config.length)
         told = text.encode([sample.told for sample in samples])
         choices = iter(text.encode([marks.second(choice) for sample in samples for choice in sample.choices]))
         ways = [
@@ -116,7 +120,18 @@ class Choose(Headed):
             "by_chance": round(100 * float(np.mean(chance)), 2),
             "samples": len(answers),
         }
+        places = max(len(sample.choices) for sample in some.samples)
+        if most is None and places <= MANY:
+            scores["confusion"] = written(_places(places), _taken(some.samples, answers, places))
         return scores, answers
+
+    def draw(self, folder: Path, samples: Sequence[Question], answers: Sequence[Answer]) -> list[str]:
+        """Whether some place is chosen more often than it is right."""
+        places = max((len(sample.choices) for sample in samples), default=0)
+        if not 1 < places <= MANY:
+            return []
+        counts = _taken(samples, answers, places)
+        return [draw_confusion(_places(places), counts, folder / "confusion.png").name]
 
     def example(self, sample: Question, answer: Answer) -> dict[str, str]:
         return {
@@ -125,6 +140,18 @@ class Choose(Headed):
             "reference": sample.choices[sample.label],
             "probability": f"{answer.scores[0]:.3f}",
         }
+
+
+def _places(count: int) -> list[str]:
+    return [f"choice {place}" for place in range(count)]
+
+
+def _taken(samples: Sequence[Question], answers: Sequence[Answer], places: int) -> np.ndarray:
+    """(places, places): how often the right choice stood at each (rows) and the one at each was taken (columns)."""
+    counts = np.zeros((places, places), dtype=np.int64)
+    for sample, answer in zip(samples, answers, strict=True):
+        counts[sample.label, answer.extra["index"]] += 1
+    return counts
 
 
 def _asked(item: Any) -> Question:

@@ -1,4 +1,4 @@
-"""classify: a text or two in, one of some classes out. Any decoder-only system can be asked."""
+"""classify: a text or two in, one of some classes out. Any encoder or decoder-only system can be asked."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ from regard.errors import DataError, RegardError
 from regard.inputs.text import Text
 from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
-from regard.tasks.heads import Headed, Marks, Read, first_of, new_head, numbered
+from regard.tasks.heads import Headed, Read, first_of, numbered, read_out
+from regard.tasks.marks import Marks
 from regard.tasks.task import Encoded, Scored, Sums
 from regard.waists import Answer
+
+
+SAID = 5
+"""Classes whose probabilities are told on a terminal."""
 
 
 class Classify(Headed):
@@ -31,6 +36,7 @@ class Classify(Headed):
     unit = "texts"
     sample = Labelled
     usage = '"a text"'
+    labelled = True
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Labelled | Empty]:
         return iterate_labelled(data, columns)
@@ -44,8 +50,8 @@ class Classify(Headed):
     def classes(self, sample: Labelled) -> str:
         return sample.label
 
-    def label(self, sample: Labelled) -> str:
-        return sample.label
+    def labels(self, sample: Labelled) -> Iterable[str]:
+        return (sample.label,)
 
     def flavour(self, data: Data) -> tuple[Any, ...]:
         return (data.pair,)
@@ -54,7 +60,7 @@ class Classify(Headed):
         return data.pair if any(sample.other for sample in samples) else ""
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return new_head("classes", config, len(labels)) if labels else None
+        return read_out("classes", config, len(labels)) if labels else None
 
     def encode(
         self, samples: Sequence[Labelled], text: Text, config: Any, longest: int, data: Data | None = None,
@@ -73,7 +79,7 @@ class Classify(Headed):
         self, samples: Sequence[Labelled], text: Text, config: Any, longest: int, symmetric: bool, labels: Sequence[str]
     ) -> Encoded:
         """Without `labels` those are what is asked for."""
-        marks, limit = Marks.of(text), min(longest, config.length)
+        marks, limit = Marks.of(text, config), min(longest, config.length)
         firsts = text.encode([sample.text for sample in samples])
         seconds = text.encode([marks.second(sample.other) if sample.other else "" for sample in samples])
         ways = []
@@ -125,7 +131,7 @@ class Classify(Headed):
         scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in measures(counts).items()}
         scores["samples"] = len(answers)
         if most is None and len(labels) <= MANY:
-            scores["confusion"] = _written(labels, counts)
+            scores["confusion"] = written(labels, counts)
         return scores, answers
 
     def draw(self, folder: Path, samples: Sequence[Labelled], answers: Sequence[Answer]) -> list[str]:
@@ -134,6 +140,11 @@ class Classify(Headed):
             return []
         counts = confusion(labels, [sample.label for sample in samples], [str(a.value) for a in answers])
         return [draw_confusion(labels, counts, folder / "confusion.png").name]
+
+    def said(self, given: Any, answer: Answer) -> str:
+        """The class, and the probabilities of the likeliest ones."""
+        chances = sorted(answer.extra["probabilities"].items(), key=lambda item: -item[1])
+        return "\t".join([str(answer.value), *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])])
 
     def example(self, sample: Labelled, answer: Answer) -> dict[str, str]:
         texts = {"text": sample.text, "pair": sample.other} if sample.other else {"text": sample.text}
@@ -181,7 +192,8 @@ def measures(counts: np.ndarray) -> dict[str, float]:
     }
 
 
-def _written(labels: Sequence[str], counts: np.ndarray) -> str:
+def written(labels: Sequence[str], counts: np.ndarray) -> str:
+    """The same as a table."""
     rows = [
         {"is": label, **{f"said {name}": int(count) for name, count in zip(labels, row, strict=True)}}
         for label, row in zip(labels, counts, strict=True)

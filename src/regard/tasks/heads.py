@@ -1,13 +1,12 @@
-"""What classify and choose share: one new matrix on the state of the last token, as GPT-1 was fine-tuned.
+"""What classify and choose share: one new matrix on one state for a whole text, or for two.
 
-A sample is read in one or more ways, each a row of tokens by itself: `[start] text [extract]`, `[start] A [delimiter] B
-[extract]`, a pair in both orders, or a context with each of its choices. What is learnt of a way is the body's state at
-`[extract]`.
+A sample is read in one or more ways, each a row of tokens by itself: a text, two texts, a pair in both orders, or a context
+with each of its choices. What is learnt of a way is the body's summary of it: of an encoder that of the first token, of a
+decoder the state at its last token, as GPT-1 was fine-tuned.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,62 +19,20 @@ from torch.nn import functional as F
 
 from regard.data.plan import Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, RegardError, SettingError
 from regard.inputs.rows import pack, pad
 from regard.inputs.text import END_OF_TEXT, Text
-from regard.nn.linear import Linear
+from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
+from regard.tasks.marks import DELIMITER, EXTRACT, MARKS, ROLES, START, Way, encodes, filler
 from regard.tasks.task import Encoded, Side, Task, Terms, lengths_of
-from regard.waists import IGNORE, Batch
-
-MARKS = START, DELIMITER, EXTRACT = ("_start_", "_delimiter_", "_classify_")
-"""The special tokens of GPT-1's fine-tuning, as its authors call them."""
+from regard.waists import IGNORE, Batch, States
 
 NO_TEXT = "\0"
 """Stands before a class among the texts of a sample: data is known again by it, and no tokenizer is made of it."""
 
 BUDGET = 16_384
 """Tokens that are looked at together when samples are answered."""
-
-
-@dataclass(frozen=True)
-class Marks:
-    """The ids of the special tokens; nothing for one that a published tokenizer does not have."""
-
-    start: tuple[int, ...]
-    delimiter: tuple[int, ...]
-    extract: tuple[int, ...]
-
-    @classmethod
-    def of(cls, text: Text) -> Marks:
-        ids = (text.id_of(mark) for mark in MARKS)
-        return cls(*(() if number is None else (number,) for number in ids))
-
-    def second(self, text: str) -> str:
-        """The second of two texts; where no delimiter stands between them, a blank does."""
-        return text if self.delimiter else f" {text}"
-
-    def way(self, parts: Sequence[Sequence[int]], longest: int) -> tuple[list[int], bool]:
-        """One row of tokens, and whether something of the texts had to be left out. The marks never are."""
-        between = self.delimiter if len(parts) > 1 else ()
-        room = max(longest - len(self.start) - len(self.extract) - len(between), 1)
-        kept = shortened(parts, room)
-        inside = [*kept[0], *between, *kept[1]] if len(kept) > 1 else kept[0]
-        return [*self.start, *inside, *self.extract], sum(map(len, parts)) > room
-
-
-def shortened(parts: Sequence[Sequence[int]], room: int) -> list[list[int]]:
-    """The same within a room: of two texts the longer loses first, and each in its middle, for beginnings and ends say
-    most."""
-    if sum(map(len, parts)) <= room:
-        return [list(part) for part in parts]
-    sizes = [room]
-    if len(parts) > 1:
-        small = min(min(map(len, parts)), room // 2)
-        sizes = [small, room - small] if len(parts[0]) <= len(parts[1]) else [room - small, small]
-    return [
-        [*part[: size - size // 2], *part[len(part) - size // 2 :]] for part, size in zip(parts, sizes, strict=True)
-    ]
 
 
 @dataclass(frozen=True)
@@ -89,7 +46,7 @@ class Read:
     lengths: Int[Tensor, "S K"]
     """of the ways; 0 where a sample has fewer"""
     states: Float[Tensor, "S K D"]
-    """at the last token of each way"""
+    """the summary of each way"""
 
 
 def read(body: Any, batch: Batch) -> Read:
@@ -97,21 +54,28 @@ def read(body: Any, batch: Batch) -> Read:
     if batch.offsets is not None:
         assert batch.labels is not None
         starts, rows = batch.offsets.starts, replace(batch, labels=None)
-        sequence = body(rows).sequence
+        found: States = body(rows)
         lengths = starts.diff().view(len(batch.labels), -1)
-        last = sequence[0, (starts[1:] - 1).clamp(min=0)]
-        return Read(rows, sequence, lengths, last.view(*lengths.shape, -1))
+        last = found.sequence[0, (starts[1:] - 1).clamp(min=0)] if found.summary is None else found.summary
+        return Read(rows, found.sequence, lengths, last.view(*lengths.shape, -1))
     x = batch.x if batch.x.ndim == 3 else batch.x[:, None]
     S, K, L = x.shape
     if batch.mask is None:
         lengths = x.new_full((S, K), L)
     else:
         lengths = (batch.mask.sum(-1) if batch.mask.dtype == torch.bool else batch.mask).view(S, K)
-    rows = Batch(x.flatten(0, 1), lengths.flatten())
-    sequence = body(rows).sequence
+    beside = {name: _flat(getattr(batch, name), L) for name in ("types", "marked")}
+    rows = Batch(x.flatten(0, 1), lengths.flatten(), **beside)
+    found = body(rows)
+    if found.summary is not None:
+        return Read(rows, found.sequence, lengths, found.summary.view(S, K, -1))
     last = (lengths.flatten() - 1).clamp(min=0)
-    at = last[:, None, None].expand(-1, 1, sequence.shape[-1])
-    return Read(rows, sequence, lengths, sequence.gather(1, at).view(S, K, -1))
+    at = last[:, None, None].expand(-1, 1, found.sequence.shape[-1])
+    return Read(rows, found.sequence, lengths, found.sequence.gather(1, at).view(S, K, -1))
+
+
+def _flat(table: Tensor | None, length: int) -> Tensor | None:
+    return None if table is None else table.reshape(-1, length)
 
 
 def spoken(body: Any, found: Read, asked: Tensor) -> Tensor:
@@ -134,16 +98,18 @@ def spoken(body: Any, found: Read, asked: Tensor) -> Tensor:
     return (losses * weights.flatten()).sum()
 
 
-def new_head(name: str, config: Any, outputs: int) -> nn.Module:
-    """One matrix without a bias, drawn from N(0, 0.02); in training behind dropout, as the authors have it."""
-    matrix = Linear(config.width, outputs, bias=False)
-    nn.init.normal_(matrix.weight, std=0.02)
-    return nn.Sequential(OrderedDict([("dropout", nn.Dropout(config.dropout)), (name, matrix)]))
+def read_out(name: str, config: Any, outputs: int) -> ReadOut:
+    """The head that tells `outputs` things of a summary: for decoders one matrix without a bias, as GPT-1's authors have it;
+    encoders without a layer of their own for summaries have it there."""
+    if not encodes(config):
+        return ReadOut(name, config.width, outputs, config.dropout, bias=False)
+    inner = None if hasattr(config, "pooler") else config.head_activation
+    return ReadOut(name, config.width, outputs, config.head_dropout, inner=inner)
 
 
 def bias_names(head: nn.Module) -> list[str]:
-    """Where the bias of a head would be. Ours have none, and some that were published do."""
-    return [f"{name}.bias" for name, part in head.named_modules() if isinstance(part, nn.Linear)]
+    """Where the bias of a head would be that has none: some that were published do."""
+    return [f"{name}.bias" for name, part in head.named_modules() if isinstance(part, nn.Linear) and part.bias is None]
 
 
 def take_bias(head: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -156,7 +122,7 @@ def take_bias(head: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 class Headed(Task):
     """A task with a head. Its rows of ids: all ways of a sample one after another, their lengths, and the right class."""
 
-    sides = ("text", "ways", "label")
+    sides = ("text", "ways", "second", "label")
     metric = "accuracy"
     model = "gpt2-mini"
     generates, cuts = False, True
@@ -175,29 +141,35 @@ class Headed(Task):
 
     def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
         texts = (text for text in texts if not text.startswith(NO_TEXT))
-        return Text.characters(texts) if data.kind == "characters" else Text.language(texts, data.vocabulary)
+        return made_text(texts, data)
 
-    def dressed(self, text: Text) -> Text:
+    def bodied(self, config: Any) -> Any:
+        return replace(config, pooler=True) if hasattr(config, "pooler") else config
+
+    def dressed(self, text: Text, config: Any) -> Text:
         """Others find the marks around a text by themselves: it would be classified otherwise without them."""
-        if any(text.id_of(mark) is None for mark in MARKS):
+        if encodes(config) or any(text.id_of(mark) is None for mark in MARKS):
             return text
         return text.between(f"{START} $A {EXTRACT}", f"{START} $A {DELIMITER} $B {EXTRACT}", MARKS)
 
-    def grow(self, text: Text) -> Text:
-        return text.add(MARKS)
+    def grow(self, text: Text, config: Any) -> Text:
+        return text if encodes(config) else text.add(MARKS)
 
     def fit(self, config: Any, text: Text) -> Any:
+        if encodes(config):
+            return replace(config, vocabulary=text.size, **fitting(text))
         end = text.id_of(END_OF_TEXT)
         return replace(config, vocabulary=text.size, **({} if end is None else {"end": end}))
 
-    def encoded(self, samples: Sequence[Any], ways: Sequence[list[tuple[list[int], bool]]], right: Any) -> Encoded:
-        """`ways` of each sample with whether they were cut; `right` is the number of its class."""
+    def encoded(self, samples: Sequence[Any], ways: Sequence[Sequence[Way]], right: Any) -> Encoded:
+        """`right` is the number of each sample's class."""
         sides: dict[str, Side] = {
-            "text": [np.concatenate([np.array(way, dtype=np.int32) for way, _ in item]) for item in ways],
-            "ways": [np.array([len(way) for way, _ in item], dtype=np.int32) for item in ways],
+            "text": [np.concatenate([np.array(way.ids, dtype=np.int32) for way in item]) for item in ways],
+            "ways": [np.array([len(way.ids) for way in item], dtype=np.int32) for item in ways],
+            "second": [np.array([way.second for way in item], dtype=np.int32) for item in ways],
             "label": [np.array([number], dtype=np.int32) for number in right],
         }
-        cut = [sample for sample, item in zip(samples, ways, strict=True) if any(short for _, short in item)]
+        cut = [sample for sample, item in zip(samples, ways, strict=True) if any(way.cut for way in item)]
         return Encoded(list(samples), sides, cut)
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
@@ -224,13 +196,33 @@ class Headed(Task):
         most = most_ways(encoded) if shape is not None else max(map(len, parts))
         none = np.zeros(0, dtype=np.int32)
         flat = [way for item in parts for way in (*item, *[none] * (most - len(item)))]
+        marks = self.beside(encoded, rows, flat, most, config)
         if shape is not None:
-            x, offsets = pack(flat, shape.rooms[0], shape.longest[0], shape.documents, config.end)
+            sizes = shape.rooms[0], shape.longest[0], shape.documents
+            x, offsets = pack(flat, *sizes, filler(config))
             labels = F.pad(labels, (0, shape.documents // most - len(labels)), value=IGNORE)
-            return Batch(x, labels=labels, offsets=offsets)
-        x, lengths = pad(flat, config.end)
+            beside = {name: pack(table, *sizes)[0] for name, table in marks.items()}
+            return Batch(x, labels=labels, offsets=offsets, **_typed(beside))
+        x, lengths = pad(flat, filler(config))
         lengths = torch.full((len(flat),), x.shape[1]) if lengths is None else lengths
-        return Batch(x.view(len(rows), most, -1), lengths.view(len(rows), most), labels=labels)
+        beside = {name: pad(table, 0)[0].view(len(rows), most, -1) for name, table in marks.items()}
+        return Batch(x.view(len(rows), most, -1), lengths.view(len(rows), most), labels=labels, **_typed(beside))
+
+    def beside(
+        self, encoded: Encoded, rows: Sequence[int], flat: Sequence[np.ndarray], most: int, config: Any
+    ) -> dict[str, list[np.ndarray]]:
+        """What an encoder wants to know of each token of these ways: which text it belongs to, and whether all see it."""
+        tables: dict[str, list[np.ndarray]] = {}
+        if getattr(config, "types", 1) > 1:
+            seconds = [np.pad(encoded.sides["second"][i], (0, most - len(encoded.sides["second"][i]))) for i in rows]
+            begins = np.concatenate(seconds)
+            tables["types"] = [
+                (np.arange(len(way)) >= (begin or len(way))).astype(np.int64)
+                for way, begin in zip(flat, begins, strict=True)
+            ]
+        if hasattr(config, "windows"):  # the first token is asked: it must see all
+            tables["marked"] = [(np.arange(len(way)) == 0).astype(np.int64) for way in flat]
+        return tables
 
     def judge(self, model: Asked, found: Read) -> Tensor:
         """The logits of each sample, (S, classes)."""
@@ -248,6 +240,8 @@ class Headed(Task):
         found = read(model.body, batch)
         total, count = self.compare(self.judge(model, found), found, batch.labels, terms.smoothing)
         if terms.auxiliary:
+            if encodes(model.config):
+                raise SettingError("train.auxiliary is for decoders: an encoder says no next word. Set it to 0.")
             total = total + terms.auxiliary * spoken(model.body, found, batch.labels != IGNORE).to(total.dtype)
         return total, count
 
@@ -277,6 +271,30 @@ class Headed(Task):
                 f"regard train {self.name} --data FILE --model {model.identity.source or 'FOLDER'} --out RUN"
             )
         return head
+
+
+def made_text(texts: Iterable[str], data: Data) -> Text:
+    """The tokenizer that data.kind asks for."""
+    if data.kind == "characters":
+        return Text.characters(texts)
+    if data.kind == "wordpiece":
+        return Text.wordpiece(texts, data.vocabulary)
+    return Text.language(texts, data.vocabulary)
+
+
+def fitting(text: Text) -> dict[str, int]:
+    """The special tokens that an encoder cannot do without; a tokenizer that lacks one is refused."""
+    found = {name: text.role(name) for name in ROLES}
+    if missing := [name for name, number in found.items() if number is None]:
+        raise DataError(
+            f"the tokenizer has no token for: {', '.join(missing)}. An encoder needs them.",
+            advice="Leave data.tokenizer out, or set data.kind=wordpiece, so that one is made that has them.",
+        )
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _typed(tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: table.bool() if name == "marked" else table for name, table in tables.items()}
 
 
 def most_ways(encoded: Encoded) -> int:

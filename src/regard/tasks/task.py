@@ -32,6 +32,8 @@ class Encoded:
     samples: list[Any]
     sides: Mapping[str, Side]
     too_long: list[Any]
+    how: Any = None
+    """what the task must know beside the rows to make batches of them: see `Task.how`"""
 
     def __len__(self) -> int:
         return len(next(iter(self.sides.values())))
@@ -93,6 +95,8 @@ class Task:
     """an input as it is written on a command line"""
     generates: ClassVar[bool] = True
     """whether answers are searched for, as settings of decode say"""
+    labelled: ClassVar[bool] = False
+    """whether answers are classes that are found in the data"""
     cuts: ClassVar[bool] = False
     """whether what is too long is cut, and not skipped"""
 
@@ -119,9 +123,17 @@ class Task:
         """Settings that change how samples are encoded."""
         return ()
 
-    def label(self, sample: Any) -> str | None:
-        """The class of a sample, where the task has classes."""
-        return None
+    def labels(self, sample: Any) -> Iterable[str]:
+        """The classes that a sample shows, where the task has classes."""
+        return ()
+
+    def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
+        """The classes that a head tells apart, of those that occur in the data."""
+        return tuple(labels)
+
+    def count(self, encoded: Encoded) -> int:
+        """How many samples these are, where a sample may be several rows."""
+        return len(encoded)
 
     def torn(self, sample: Any, taken: Any) -> Any:
         """The same sample where others were taken out before it, of which `taken` was the first."""
@@ -131,9 +143,13 @@ class Task:
         """A tokenizer that a person brings, with what the task cannot do without."""
         return text
 
-    def grow(self, text: Text) -> Text:
+    def grow(self, text: Text, config: Any) -> Text:
         """The tokenizer with the special tokens that only this task has."""
         return text
+
+    def bodied(self, config: Any) -> Any:
+        """The system's config with those parts of the body that this task needs."""
+        return config
 
     def pairing(self, samples: Sequence[Any], data: Data) -> str:
         """How the two texts of a sample are read together (`data.pair`); nothing where there is one text."""
@@ -142,7 +158,7 @@ class Task:
     def check(self, config: Any, tokens: int, data: Data) -> None:
         """Refuse settings that cannot work, before anything is read; `tokens` are those of a grain."""
 
-    def dressed(self, text: Text) -> Text:
+    def dressed(self, text: Text, config: Any) -> Text:
         """The tokenizer as others shall find it, who do not know this task's special tokens."""
         return text
 
@@ -159,6 +175,10 @@ class Task:
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         raise NotImplementedError
+
+    def how(self, text: Text, config: Any, longest: int, data: Data | None) -> Any:
+        """What batches of encoded samples are made by, where the samples themselves do not say it."""
+        return None
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
         """(N, sides): positions that each sample costs."""

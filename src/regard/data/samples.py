@@ -1,0 +1,41 @@
+"""What readers of samples have in common: every file in its order, and blank rows that are no lost ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from regard.data.entries import expand
+from regard.data.rows import Empty
+from regard.errors import DataError
+
+S = TypeVar("S")
+
+
+def everything(
+    data: Sequence[str], read: Callable[[str], Iterator[S | Empty]], unit: str, advice: str
+) -> Iterator[S | Empty]:
+    """The samples of every file or pattern of files, in the order given; an error where there is none."""
+    entries = expand(data)
+    if not entries:
+        raise DataError("no data was given.", advice="Name at least one file.")
+    found = empty = 0
+    for entry in entries:
+        for item in read(entry):
+            found, empty = (found, empty + 1) if isinstance(item, Empty) else (found + 1, empty)
+            yield item
+    if not found:
+        blank = f"in all {empty} rows something is blank" if empty else "there is no row"
+        raise DataError(f"no {unit} were found: {blank}.", ", ".join(entries), advice=advice)
+
+
+def settled(path: str, rows: Iterable[tuple[int, S | Empty | None]]) -> Iterator[S | Empty]:
+    """Samples, and the places of rows that lack something; blank ones (None) are such but at the end of a file."""
+    blank: list[Empty] = []
+    for line, item in rows:
+        if item is None:
+            blank.append(Empty(path, line))
+            continue
+        yield from blank
+        blank.clear()
+        yield item

@@ -1,0 +1,172 @@
+"""How the tags of words spell entities.
+
+| scheme | In | New   | York  | , | Rome  | Paris | … |                 two entities of a kind that touch
+|--------|----|-------|-------|---|-------|-------|---|
+| IOB1   | O  | I-LOC | I-LOC | O | I-LOC | B-LOC | O |                 B only where two of a kind touch
+| IOB2   | O  | B-LOC | I-LOC | O | B-LOC | B-LOC | O |
+| BIOES  | O  | B-LOC | E-LOC | O | S-LOC | S-LOC | O |
+| BILOU  | O  | B-LOC | L-LOC | O | U-LOC | U-LOC | O |                 the same in other letters
+| plain  | IN | NNP   | NNP   | , | NNP   | NNP   | : |                 no entities: every word has a class of its own
+
+One rule reads them all, and repairs what no scheme allows, as `seqeval` does unless it is told to be strict: a word goes on
+with the entity before it where that may go on (B, I), the word goes on or ends (I, E), and the kind is the same. Every other
+word with a tag but O begins a new entity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from regard.errors import RegardError
+
+Scheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "plain"]
+SPELT: dict[Scheme, str] = {"IOB2": "BIIB", "IOB1": "IIII", "BIOES": "BIES", "BILOU": "BILU"}
+"""The letters of the first word of an entity, one inside, the last, and one alone. The first two come first: where nothing
+tells schemes apart, the most usual is taken."""
+
+OUTSIDE = "O"
+DOUBTFUL = 10
+"""times as many tags must be wrong in another scheme before one is sure"""
+_SAME = {"L": "E", "U": "S"}
+_TAG = re.compile(r"([BIESLU])(?:-(\S+))?")
+_OTHERWISE = re.compile(r".+[-_.][BIESLU]|[BIESLU][_.:].+|[a-z]-.+|M-.+")
+"""tags that seem to spell entities in a way that is not read"""
+
+
+class Entity(NamedTuple):
+    kind: str
+    """nothing where tags are mere letters"""
+    first: int
+    last: int
+    """the number of its last word, not the one behind it"""
+
+
+@lru_cache(maxsize=4096)
+def parted(tag: str) -> tuple[str, str] | None:
+    """The letter and the kind of a tag; None of one that spells no entity."""
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    found = _TAG.fullmatch(tag)
+    return (found[1], found[2] or "") if found else None
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """Those of one sentence, in any scheme."""
+    found: list[Entity] = []
+    before, kind, first = OUTSIDE, "", -1
+    for place, tag in enumerate(tags):
+        parts = parted(tag)
+        if parts is None:
+            raise RegardError(f"the tag '{tag}' spells no entity: O is wanted, or a letter and a kind such as B-PER.")
+        letter, its = _SAME.get(parts[0], parts[0]), parts[1]
+        if first >= 0 and not (before in "BI" and letter in "IE" and its == kind):
+            found.append(Entity(kind, first, place - 1))
+            first = -1
+        if letter != OUTSIDE and first < 0:
+            first, kind = place, its
+        before = letter
+    return [*found, Entity(kind, first, len(tags) - 1)] if first >= 0 else found
+
+
+def spelt(found: Iterable[Entity], length: int, scheme: Scheme) -> list[str]:
+    """The tags of a sentence of so many words; entities stand in their order and do not overlap."""
+    tags, end = [OUTSIDE] * length, Entity("", -1, -2)
+    for entity in found:
+        touches = end.last + 1 == entity.first and end.kind == entity.kind
+        letters = _letters(entity.last - entity.first + 1, touches, scheme)
+        behind = f"-{entity.kind}" if entity.kind else ""
+        tags[entity.first : entity.last + 1] = [letter + behind for letter in letters]
+        end = entity
+    return tags
+
+
+def convert(tags: Sequence[str], scheme: Scheme) -> list[str]:
+    """The same entities in another scheme, or repaired in the same."""
+    return spelt(entities(tags), len(tags), scheme)
+
+
+def labels(kinds: Iterable[str], scheme: Scheme) -> list[str]:
+    """All tags that a scheme can write: O first, then by kind."""
+    letters = "".join(sorted({*SPELT[scheme], *("B" if scheme == "IOB1" else "")}))
+    return [OUTSIDE, *(f"{letter}-{kind}" if kind else letter for kind in sorted(set(kinds)) for letter in letters)]
+
+
+def _letters(length: int, touches: bool, scheme: Scheme) -> str:
+    first, inside, last, alone = list(SPELT[scheme])
+    if scheme == "IOB1" and touches:
+        first = alone = "B"
+    return alone if length == 1 else first + inside * (length - 2) + last
+
+
+def _unlike(ours: str, theirs: str) -> int:
+    return sum(one != other for one, other in zip(ours, theirs, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _flaws(letters: str, touches: bool) -> tuple[int, ...]:
+    return tuple(_unlike(letters, _letters(len(letters), touches, scheme)) for scheme in SPELT)
+
+
+class Signs:
+    """By what a scheme is known: how often tags and kinds of entities occur, and how many tags are as it writes them."""
+
+    def __init__(self) -> None:
+        self.tags: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+        """entities of each kind"""
+        self.flaws: dict[Scheme, int] = dict.fromkeys(SPELT, 0)
+        """how many tags each scheme would write otherwise"""
+
+    def add(self, tags: Sequence[str]) -> set[Scheme]:
+        """Count those of a sentence; the schemes that would write some of them otherwise."""
+        self.tags.update(tags)
+        if any(parted(tag) is None for tag in tags):
+            return set()
+        end, wrong = Entity("", -1, -2), set()
+        for entity in entities(tags):
+            letters = "".join(tag[0] for tag in tags[entity.first : entity.last + 1])
+            touches = end.last + 1 == entity.first and end.kind == entity.kind
+            for scheme, many in zip(SPELT, _flaws(letters, touches), strict=True):
+                self.flaws[scheme] += many
+                wrong |= {scheme} if many else set()
+            self.kinds[entity.kind] += 1
+            end = entity
+        return wrong
+
+    @property
+    def scheme(self) -> Scheme:
+        """The one that would write the fewest tags otherwise."""
+        if any(parted(tag) is None for tag in self.tags):
+            return "plain"
+        return min(self.flaws, key=lambda name: self.flaws[name])
+
+    @property
+    def repaired(self) -> int:
+        """Tags that no sequence of the scheme has in this place."""
+        return 0 if self.scheme == "plain" else self.flaws[self.scheme]
+
+    @property
+    def doubt(self) -> str:
+        """Why the scheme might be another; nothing where it cannot."""
+        scheme, flaws = self.scheme, self.flaws
+        if scheme == "plain":
+            strange = [tag for tag in self.tags if _OTHERWISE.fullmatch(tag)]
+            spells = [tag for tag in self.tags if len(tag) > 1 and parted(tag) is not None]
+            if spells:
+                other = next(tag for tag in self.tags if parted(tag) is None)
+                return f"'{spells[0]}' spells an entity, and '{other}' does not: taken for classes of single words"
+            if 2 * len(strange) > len(self.tags):
+                return f"'{strange[0]}' seems to spell an entity in a way that is not read: taken for a class"
+            return ""
+        if not self.kinds:
+            return "no word belongs to an entity"
+        other = min((name for name in SPELT if name != scheme), key=lambda name: flaws[name])
+        if flaws[other] == flaws[scheme]:
+            return f"nothing tells it from {other}"
+        if DOUBTFUL * flaws[scheme] > flaws[other]:
+            return f"{flaws[scheme]:,} tags are not as it writes them, and {flaws[other]:,} not as {other} does"
+        return ""

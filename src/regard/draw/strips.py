@@ -1,0 +1,184 @@
+"""What stands above the maps of a decision: the answer among all that could have been said, and the text on the colours of
+how much each token counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from regard.draw.colour import ACCENT, COOL_LIGHT, INK, LINE, QUIET, WARM, WARM_LIGHT, ramp
+from regard.draw.counted import BARS, GRADIENT, Counted, Decided
+from regard.draw.label import columns, label
+from regard.draw.paper import Sheet, monospace, wrapped
+from regard.draw.tokens import BLANK, BOX, BREAKS, COLUMN, GAP, HEADING, LEGEND, LINE_HEIGHT, SIZE, laid, running
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN: Final = 6
+"""Of many answers the likeliest are drawn."""
+STRIPS: Final = 6
+"""Texts in one picture."""
+TOKENS: Final = 480
+"""Of a long text so many are drawn, where it counted most."""
+PROFILE: Final = 0.5  # inches of the bars along a long text
+APART: Final = 0.12  # inches between two texts of a row
+
+
+class Chances:
+    """The answers with their probabilities, the likeliest first."""
+
+    def __init__(self, decided: Decided, width: float) -> None:
+        self.decided, self.width = decided, width
+        self.rows = decided.chances[:SHOWN]
+
+    @property
+    def height(self) -> float:
+        return 0.34 + 0.25 * len(self.rows) + 0.12 * (len(self.decided.chances) > SHOWN)
+
+    def draw(self, sheet: Sheet, left: float, top: float) -> None:
+        sheet.text(left, top, self.decided.asked, size=11, weight="bold")
+        widest = min(max(columns(label(name, 48)) for name, _ in self.rows) * 0.0846 + 0.15, 4.4)
+        long = min(self.width - widest - 0.8, 4.0)
+        axes = sheet.axes(left + widest, top + 0.3, long, 0.25 * len(self.rows))
+        axes.set_xlim(0, 1)
+        axes.set_ylim(len(self.rows), 0)
+        axes.axis("off")
+        for at, (name, chance) in enumerate(self.rows):
+            said = name == self.decided.said
+            axes.barh(at + 0.5, 1, height=0.56, color="#f1f3f7")
+            axes.barh(at + 0.5, chance, height=0.56, color=ACCENT if said else "#a9b4c8")
+            style: dict[str, Any] = {"size": 9.5, "va": "center", "weight": "bold" if said else "normal"}
+            axes.text(-0.1 / long, at + 0.52, label(name, 48), ha="right", color=INK, **style)
+            axes.text(1 + 0.08 / long, at + 0.52, f"{100 * chance:.1f} %", ha="left", color=INK, **style)
+        if (more := len(self.decided.chances) - SHOWN) > 0:
+            rest = 100 * sum(chance for _, chance in self.decided.chances[SHOWN:])
+            sheet.text(left + widest, top + 0.32 + 0.25 * SHOWN, f"{more} others: {rest:.1f} %", size=8, colour=QUIET)
+
+
+class CountedStrip:
+    """One text with its heading above and the legend below. Of a long one the passages that counted most are shown, and
+    above them how much each stretch of the whole counted."""
+
+    def __init__(self, counted: Counted, width: float) -> None:
+        self.counted, self.width = counted, width
+        self.passages = counted.passages(TOKENS)
+        self.long = len(self.passages) > 1 or self.passages[0][1] < len(counted.pieces)
+        self.placed: list[tuple[int, float, float]] = []
+        """token, inches from the top, inches from the left"""
+        self.gaps: list[tuple[str, float]] = []
+        down, last = 0.0, 0
+        for begin, end in self.passages:
+            if begin > last:
+                self.gaps.append((f"… {begin - last:,} tokens …", down))
+                down += LINE_HEIGHT
+            for first, behind in self._texts(begin, end):
+                down += APART if first and first == counted.second else 0.0
+                found = laid(counted.pieces[first:behind], width)
+                blanks: dict[int, float] = {}  # before the first token of a line nothing is to be kept apart
+                for at, (line, x) in enumerate(found):
+                    blank = blanks.setdefault(line, _blank(running(counted.pieces[first + at])))
+                    self.placed.append((first + at, down + line * LINE_HEIGHT, x - blank))
+                down += (found[-1][0] + 1) * LINE_HEIGHT
+            last = end
+        if last < len(counted.pieces):
+            self.gaps.append((f"… {len(counted.pieces) - last:,} tokens …", down))
+            down += LINE_HEIGHT
+        self.text_height = down
+
+    def _texts(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """A passage, apart where the second text begins in it."""
+        cut = self.counted.second
+        return [(begin, cut), (cut, end)] if begin < cut < end else [(begin, end)]
+
+    @property
+    def profile_height(self) -> float:
+        return PROFILE + 0.42 if self.long else 0.0
+
+    @property
+    def height(self) -> float:
+        return HEADING + self.profile_height + self.text_height + LEGEND
+
+    @property
+    def colours(self) -> tuple[str, ...]:
+        return WARM_LIGHT if self.counted.way == GRADIENT else COOL_LIGHT
+
+    def draw(self, sheet: Sheet, left: float, top: float) -> None:
+        sheet.text(left, top, wrapped(self.counted.heading, self.width, 11, 1), size=11, weight="bold")
+        sheet.text(left, top + 0.25, wrapped(self.counted.note(), self.width, 8.5, 1), size=8.5, colour=QUIET)
+        down = top + HEADING
+        if self.long:
+            self._draw_profile(sheet, left, down)
+            down += self.profile_height
+        axes = sheet.axes(left, down, self.width, self.text_height)
+        axes.set_xlim(0, self.width)
+        axes.set_ylim(self.text_height, 0)
+        axes.axis("off")
+        self._draw_tokens(axes)
+        most = 100 * self.counted.most
+        names = ("0", f"{most / 2:.2g}", f"{most:.2g} % {self.counted.unit}")
+        sheet.bar(left, down + self.text_height + 0.16, 2.4, ramp(self.colours), most, names)
+
+    def _draw_tokens(self, axes: Axes) -> None:
+        from matplotlib.patches import Rectangle
+
+        colours, counted, family = ramp(self.colours), self.counted, monospace()
+        for at, top, left in self.placed:
+            text = running(counted.pieces[at]).lstrip()  # a browser would leave out the blanks of an .svg
+            left += _blank(running(counted.pieces[at]))
+            middle, wide = top + LINE_HEIGHT / 2, columns(text) * COLUMN
+            share = min(float(counted.shares[at]) / counted.most, 1.0)
+            axes.add_patch(
+                Rectangle((left, middle - BOX / 2), wide, BOX, facecolor=colours(share), edgecolor=LINE, linewidth=0.4)
+            )
+            if at in counted.at and len(counted.at) < 9:
+                low = middle + BOX / 2 + 0.012
+                axes.plot([left + GAP, left + wide - GAP], [low, low], color=ACCENT, linewidth=1.6)
+            quiet = counted.special[at] or not text.strip(BLANK + "".join(BREAKS))
+            ink: dict[str, Any] = {"color": INK, "alpha": 0.55 if quiet else 1.0, "size": SIZE, "family": family}
+            axes.text(left, middle, text, ha="left", va="center_baseline", **ink)
+        for text, top in self.gaps:
+            axes.text(0, top + LINE_HEIGHT / 2, text, ha="left", va="center", color=QUIET, size=8.5)
+
+    def _draw_profile(self, sheet: Sheet, left: float, top: float) -> None:
+        """How much each stretch of the whole text counted; those that are written out below are underlined."""
+        many, values = len(self.counted.pieces), self.counted.profile(BARS)
+        size = -(-many // BARS)
+        axes = sheet.axes(left, top, self.width, PROFILE)
+        at = np.arange(len(values)) * size
+        wide = np.minimum(at + size, many) - at
+        axes.bar(at, values, wide * 0.86, align="edge", color=ramp(self.colours)(1.0))
+        most = float(values.max()) or 1.0
+        for begin, end in self.passages:
+            axes.plot([begin, end], [-0.07 * most] * 2, color=WARM, linewidth=2, clip_on=False, solid_capstyle="butt")
+        axes.set_xlim(0, many)
+        axes.set_ylim(0, most * 1.05)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.set_yticks([])
+        ticks = [0, many // 2, many]
+        axes.set_xticks(ticks, ["token 1", f"{many // 2:,}", f"{many:,}"], size=7.5)
+        first, _, last = axes.get_xticklabels()
+        first.set_horizontalalignment("left")
+        last.set_horizontalalignment("right")
+        axes.tick_params(length=0, pad=7)
+        axes.text(
+            many, most * 1.05, f"highest bar: {100 * most:.2g} % in {size:,} tokens; underlined: written out below",
+            size=7.5, color=QUIET, ha="right", va="bottom",
+        )  # fmt: skip
+
+
+def _blank(text: str) -> float:
+    """Inches of the blanks before it."""
+    return (columns(text) - columns(text.lstrip())) * COLUMN
+
+
+def strips(decided: Decided, width: float) -> list[Chances | CountedStrip]:
+    """The answers, every text by gradients where there are some, and the first one rolled out too."""
+    found: list[Chances | CountedStrip] = [Chances(decided, width)] if decided.chances else []
+    ways = {one.way for one in decided.counted}
+    first = next(iter(decided.counted), None)
+    shown = [one for one in decided.counted if one.way == GRADIENT or len(ways) == 1][:STRIPS]
+    shown += [one for one in decided.counted if len(ways) > 1 and one.way != GRADIENT and first is not None][:1]
+    return [*found, *(CountedStrip(one, width) for one in shown)]

@@ -1,0 +1,114 @@
+"""What a number owes to attention: the gradient of the number with respect to each weight, times the weight.
+
+Chefer, Gur and Wolf (2021): of a layer counts the mean over heads of (∂y/∂A ∘ A)⁺, the looks that made y larger, and
+layers are joined as R ← R + Ā R.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.explain.rollout import Layer, relevance
+from regard.explain.seeing import View, parted
+from regard.nn.watch import attention_names, watch
+from regard.tasks.asked import Asked
+from regard.waists import Batch, Look
+
+ROOM = 4 * 2**30
+"""Bytes that weights may take with all that their gradients need; of more, only the attention itself is told."""
+
+COPIES = 4
+"""How often weights are kept for their gradients: scores, what is hidden of them, the weights, and what comes back."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number that the model came to, and where it was read."""
+
+    name: str
+    row: int
+    at: tuple[int, ...]
+    """the tokens whose last states it was read from"""
+    of: Callable[[Tensor], Tensor] | None
+    """itself, of all that the task reads; None: no number, and only the attention of these tokens is told"""
+
+
+def study(
+    model: Asked, batch: Batch, views: Sequence[View], scores: Sequence[Score]
+) -> list[NDArray[np.float64] | None]:
+    """Read the batch once, watched: the views are filled, and of each score it is told how much every token of its row
+    counted, None where gradients would not fit into memory."""
+    costly = cost(model.body, batch) > ROOM
+    by_row = {view.row: view for view in views}
+    if costly or all(score.of is None for score in scores):
+        with torch.no_grad(), _Layers(views) as layers, watch(model.body, each=layers):
+            model.task.logits(model, batch)
+        return [None] * len(scores)
+    with torch.enable_grad(), watch(model.body, gradients=True) as seen:
+        logits = model.task.logits(model, batch)
+    looks = [list(group) for _, group in groupby(seen.looks, key=lambda look: look.name)]
+    for group in looks:
+        for view in views:
+            view.add(group)
+    return [
+        None if score.of is None else counted(score.of(logits), looks, by_row[score.row], score.at) for score in scores
+    ]
+
+
+def counted(value: Tensor, looks: Sequence[Sequence[Look]], view: View, at: Sequence[int]) -> NDArray[np.float64]:
+    """(length,) how much each token counted for a number that was read at some of them."""
+    weights = [look.weights for group in looks for look in group]
+    found = iter(torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True))
+    layers = []
+    for group in looks:
+        owed: list[Tensor | None] = []
+        for look in group:
+            gradient = next(found)
+            none = torch.zeros_like(look.weights)
+            owed.append(none if gradient is None else (gradient * look.weights.detach()).clamp(min=0))
+        parts = parted(group, view.row, view.length, owed)
+        layers.append(Layer(view.length, tuple(part.links() for part in parts)))
+    return relevance(layers, view.start(at)).numpy()
+
+
+def cost(body: Any, batch: Batch) -> int:
+    """Bytes of all weights with what their gradients need, of rows (…, L)."""
+    length, rows = batch.x.shape[-1], batch.x.numel() // max(batch.x.shape[-1], 1)
+    windows = getattr(body, "windows", ())
+    marked = 0 if batch.marked is None else int(batch.marked.sum(-1).max())
+    places = attention_names(body).values()
+    wide = [min(length, 2 * width + 1 + marked) for width in windows] or [length] * len(places)
+    heads = [place.heads for place in places]
+    weights = sum(many * columns for many, columns in zip(heads, wide, strict=False))
+    return COPIES * 4 * rows * length * weights
+
+
+class _Layers:
+    """Is told of looks one by one, and hands those of a layer to the views when the next begins."""
+
+    def __init__(self, views: Sequence[View]) -> None:
+        self.views, self.waiting = views, list[Look]()
+
+    def __call__(self, look: Look) -> None:
+        if self.waiting and self.waiting[0].name != look.name:
+            self.settle()
+        self.waiting.append(look)
+
+    def settle(self) -> None:
+        for view in self.views if self.waiting else ():
+            view.add(self.waiting)
+        self.waiting.clear()
+
+    def __enter__(self) -> _Layers:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.settle()

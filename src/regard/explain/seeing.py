@@ -1,0 +1,132 @@
+"""What was seen of one row of tokens, layer by layer, in no more room than a picture and a roll-out need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.explain.blocks import Blocks
+from regard.explain.rollout import Layer, Links, rollout
+from regard.waists import Look
+
+
+@dataclass(frozen=True)
+class Part:
+    """Looks of one row in one layer: weights (H, R, C), and where columns and rows don't say it themselves the tokens that
+    were looked at, keys (H or 1, R, C), and those that looked, queries (R,)."""
+
+    weights: Tensor
+    keys: Tensor | None = None
+    queries: Tensor | None = None
+
+    @classmethod
+    def of(cls, look: Look, row: int, length: int, weights: Tensor | None = None) -> Part:
+        """The first `length` tokens of one row; `weights` in the stead of the look's own."""
+        own = (look.weights if weights is None else weights)[row].detach()
+        queries = queries_of(look, row)
+        if queries is None:
+            own = own[:, :length]
+        if look.keys is None:
+            return cls(own[..., :length], None, queries)
+        keys = look.keys.expand(look.weights.shape[0], -1, -1, -1) if look.keys.ndim == 4 else look.keys[None, None]
+        keys = keys[row if len(keys) > 1 else 0][:, : own.shape[1]]
+        there = (keys >= 0) & (keys < length)
+        return cls(torch.where(there, own, 0.0), keys.clamp(0, length - 1), queries)
+
+    def links(self, before: Links | None = None) -> Links:
+        """The mean over heads; columns are the same tensor as `before` where they are the same, for they are as large."""
+        heads, rows, _ = self.weights.shape
+        queries = None if self.queries is None else self.queries.cpu()
+        if self.keys is None:
+            return Links(_wide(self.weights.mean(0)), None, queries)
+        if len(self.keys) == 1:
+            weights, keys = self.weights.mean(0), self.keys[0]
+        else:  # every head has columns of its own
+            weights = self.weights.transpose(0, 1).reshape(rows, -1) / heads
+            keys = self.keys.transpose(0, 1).reshape(rows, -1)
+        keys = keys.int().cpu()
+        if before is not None and before.keys is not None and torch.equal(before.keys, keys):
+            keys = before.keys
+        return Links(_wide(weights), keys, queries)
+
+    def row(self, at: int, length: int) -> Tensor:
+        """(H, length) what one query looked at."""
+        number = at if self.queries is None else int((self.queries == at).nonzero()[0])
+        own = self.weights[:, number]
+        if self.keys is None:
+            return torch.nn.functional.pad(own, (0, length - own.shape[-1]))
+        return own.new_zeros(len(own), length).scatter_add(1, self.keys[:, number].long().expand_as(own), own)
+
+
+def queries_of(look: Look, row: int) -> Tensor | None:
+    """Which tokens the rows of a look are, where they are not all tokens one after another."""
+    queries: Tensor | None = getattr(look, "queries", None)
+    return None if queries is None else queries.expand(len(look.weights), -1)[row]
+
+
+def _wide(weights: Tensor) -> Tensor:
+    return weights.detach().cpu() if weights.dtype == torch.float64 else weights.detach().float().cpu()
+
+
+def parted(looks: Sequence[Look], row: int, length: int, weights: Sequence[Tensor | None] = ()) -> list[Part]:
+    """The looks of one layer; tokens that have rows of their own in a later one have none in the first."""
+    given = [*weights, *[None] * (len(looks) - len(weights))]
+    parts = [Part.of(look, row, length, own) for look, own in zip(looks, given, strict=True)]
+    for number, part in enumerate(parts):
+        later = [other.queries for other in parts[number + 1 :] if other.queries is not None]
+        if later and part.queries is None:
+            stays = torch.ones(part.weights.shape[1], 1, dtype=torch.bool, device=part.weights.device)
+            stays[torch.cat(later)] = False
+            parts[number] = replace(part, weights=torch.where(stays, part.weights, 0.0))
+    return parts
+
+
+@dataclass
+class View:
+    """One row of `length` tokens, in blocks; what the tokens `at` looked at is kept apart."""
+
+    row: int
+    length: int
+    blocks: Blocks
+    at: tuple[int, ...]
+    layers: list[Layer] = field(default_factory=list)
+    """the mean over heads of every weight"""
+    tiles: list[NDArray[np.float32]] = field(default_factory=list)
+    """(H, N, N) of each layer: what a token of each block looked at, in the mean"""
+    asked: list[NDArray[np.float32]] = field(default_factory=list)
+    """(H, N) of each layer: what the tokens that are asked looked at, in the mean"""
+
+    def add(self, looks: Sequence[Look]) -> None:
+        """Take over what is needed of one layer."""
+        parts = parted(looks, self.row, self.length)
+        before = self.layers[-1].links if self.layers else ()
+        near = [*before, *[None] * (len(parts) - len(before))]
+        links = tuple(part.links(last) for part, last in zip(parts, near, strict=False))
+        self.layers.append(Layer(self.length, links))
+        tiles = [self.blocks.density(part.weights, part.keys, part.queries) for part in parts]
+        sizes = torch.from_numpy(self.blocks.sizes)[:, None]
+        self.tiles.append((sum(tiles[1:], tiles[0]).cpu() / sizes).float().numpy())
+        rows = torch.stack([_asked(parts, at, self.length) for at in self.at]).mean(0)
+        self.asked.append(self.blocks.gathered(rows).float().cpu().numpy())
+
+    def start(self, at: Sequence[int]) -> Tensor:
+        """(length,) equal parts of 1 at these tokens."""
+        row = torch.zeros(self.length, dtype=torch.float64)
+        row[list(at)] = 1 / len(at)
+        return row
+
+    def rolled(self, at: Sequence[int]) -> NDArray[np.float64]:
+        """What the last states of these tokens are made of."""
+        return rollout(self.layers, self.start(at)).numpy()
+
+
+def _asked(parts: Sequence[Part], at: int, length: int) -> Tensor:
+    for part in reversed(parts):
+        if part.queries is None or bool((part.queries == at).any()):
+            return part.row(at, length)
+    raise ValueError(f"nobody looked from token {at}")

@@ -1,0 +1,143 @@
+"""A folder of ours or a published one -> what it says it is, and its tensors by our names."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RunError, UnknownName, WeightsError
+from regard.systems import SYSTEMS
+from regard.tasks.heads import bias_names, take_bias
+from regard.weights import Names, matches, misfit
+
+OWN_FILE = "regard.json"
+"""What a folder of ours says beside the published layout."""
+
+
+def read_identity(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """config.json and regard.json of a folder; a clear refusal when it is none of ours or theirs."""
+    if not folder.exists():
+        if any(str(folder) in system.presets for system in SYSTEMS.values()):
+            raise RunError(
+                f"{folder} is a preset, which has learnt nothing yet: train it, and name the folder of its run."
+            )
+        parent = folder.parent
+        near = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+        raise UnknownName("folder", str(folder), near, "Train one with 'regard train', or see 'regard demo'.")
+    if not (folder / "config.json").exists():
+        raise RunError(f"{folder}: is no run and no published model: it has no config.json and model.safetensors.")
+    try:
+        published = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        own_file = folder / OWN_FILE
+        own = json.loads(own_file.read_text(encoding="utf-8")) if own_file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder}: its config.json or {OWN_FILE} cannot be read ({error}).") from error
+    if not isinstance(published, dict) or not isinstance(own, dict):
+        raise RunError(f"{folder}: its config.json or {OWN_FILE} is not a JSON object.")
+    if own_file.exists():
+        _check_own(folder, own)
+    return published, own
+
+
+def _check_own(folder: Path, own: dict[str, Any]) -> None:
+    for key, kind in (("system", str), ("task", str), ("model", dict), ("decode", dict)):
+        if not isinstance(own.get(key), kind):
+            raise RunError(f"{folder}: its {OWN_FILE} does not say '{key}' as it should.")
+
+
+def named_labels(names: Names, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The classes by their published names; where those were left out, by the names that are meant then."""
+    heads = [name for ours in ("head.classes.weight", "head.tags.weight") for name in names.theirs_of(ours)]
+    found = next((tensors[name] for name in heads if name in tensors), None)
+    if found is None:
+        return ()
+    named = {int(number): str(name) for number, name in (published.get("id2label") or {}).items()}
+    return tuple(named.get(number, f"LABEL_{number}") for number in range(len(found)))
+
+
+def read_tensors(model: Any, tensors: dict[str, Tensor], ours: bool, same: bool) -> dict[str, Tensor]:
+    """Tensors by our names. The body must be there wholly; where the folder is not of the `same` task, its head is left
+    out and another made, and both are noted."""
+    names, tensors = model.identity.system.names, dict(tensors)
+    own_name = (lambda name: [name]) if ours else names.theirs_of
+    if model.head is not None:
+        tensors = _settle_bias(model.head, own_name, tensors)
+    wanted = list(model.weights())
+    new = [
+        name
+        for name in wanted
+        # heads of two tasks may go by one name: that of another task is never taken
+        if (name.startswith("head.") and not same)
+        or (matches(names.optional, name) and not set(own_name(name)) <= tensors.keys())
+    ]
+    wanted = [name for name in wanted if name not in new]
+    if ours:
+        foreign = [
+            name
+            for name in tensors
+            if name not in wanted and ((name.startswith("head.") and not same) or matches(names.optional, name))
+        ]
+        read = {name: tensor for name, tensor in tensors.items() if name not in foreign}
+    else:
+        read, foreign = names.read(tensors, wanted)
+    if foreign:
+        model.notes.append(f"left out, as it belongs to another task: {', '.join(foreign)}")
+    if model.head is None and model.task.labelled:
+        model.notes.append("it has no classes yet, and no head for them")
+        model.fresh = True
+    return read | _made(model, new, read)
+
+
+def _settle_bias(head: nn.Module, own_name: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Heads of decoders have no bias, and some that were published do: it is taken, unless it is 0."""
+    for bias in bias_names(head):
+        found = [name for name in own_name(f"head.{bias}") if name in tensors]
+        if found and not any(bool(tensors[name].any()) for name in found):
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in found}
+        elif found:
+            take_bias(head, {bias: tensors[found[0]]})
+    return tensors
+
+
+def _made(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Parts that a file does not have, as they begin: a head as its task makes it, another part from N(0, 0.02)."""
+    if not new:
+        return {}
+    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
+    fresh = model.task.head(model.config, model.identity.labels)
+    heads = {} if fresh is None else {f"head.{name}": tensor for name, tensor in fresh.state_dict().items()}
+    made = {}
+    for name in new:
+        shape = model.weights()[name].shape
+        tensor = heads.get(name)
+        if tensor is None:
+            tensor = torch.zeros(shape) if len(shape) == 1 else torch.normal(0.0, 0.02, tuple(shape))
+        made[name] = tensor.to(widest)
+        if len(shape) > 1:
+            sizes = " x ".join(map(str, shape))
+            model.notes.append(f"new, and has learnt nothing yet: a matrix of {sizes}")
+    model.fresh = model.fresh or any(name in heads for name in new)
+    return made
+
+
+def fill(model: Any, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
+    missing, strange = [n for n in wanted if n not in tensors], [n for n in tensors if n not in wanted]
+    if missing or strange:
+        raise misfit(missing, strange)
+    for name, shape in wanted.items():
+        if tensors[name].shape != shape:
+            raise WeightsError(
+                f"{folder}: {name} is {tuple(tensors[name].shape)} in the file and {tuple(shape)} by config.json."
+            )
+        if not tensors[name].is_floating_point():
+            raise WeightsError(f"{folder}: {name} holds {tensors[name].dtype}, not numbers to compute with.")
+    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
+    model.put({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)

@@ -1,0 +1,133 @@
+"""What all published encoders of BERT's kind share: how their parts are called, and how they are fine-tuned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.errors import SettingError
+from regard.nn.block import Block, vaswani_block
+from regard.weights import Entry, Tensors, entry, tied
+
+TASKS = ("mask", "classify", "tag", "span", "choose", "embed")
+
+
+def encoder_blocks(config: Any) -> list[Block]:
+    """Post-norm blocks, from the sizes of a config."""
+    return [
+        vaswani_block(
+            config.width, config.heads, config.hidden, norm="post", activation=config.activation, dropout=config.dropout,
+            attention_dropout=config.attention_dropout, eps=config.eps,
+        )
+        for _ in range(config.depth)
+    ]  # fmt: skip
+
+
+def names(prefix: str, *kinds: str) -> tuple[Entry, ...]:
+    """Of the embeddings and the blocks under a prefix. `kinds` are the attentions there: "" and, where it has two, "_global"."""
+    ours, theirs = "encoder.blocks.{n}", f"{prefix}.encoder.layer.{{n}}"
+    looks = [
+        entry(
+            f"{ours}.attend.inner.{'reach' if kind else 'qkv'}.{{part}}",
+            *(f"{theirs}.attention.self.{name}{kind}.{{part}}" for name in ("query", "key", "value")),
+        )
+        for kind in kinds or ("",)
+    ]
+    return (
+        entry("embedding.tokens.table.weight", f"{prefix}.embeddings.word_embeddings.weight"),
+        entry("embedding.position.table.weight", f"{prefix}.embeddings.position_embeddings.weight"),
+        entry("embedding.types.weight", f"{prefix}.embeddings.token_type_embeddings.weight"),
+        entry("embedding.norm.{part}", f"{prefix}.embeddings.LayerNorm.{{part}}"),
+        *looks,
+        entry(f"{ours}.attend.inner.out.{{part}}", f"{theirs}.attention.output.dense.{{part}}"),
+        entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.attention.output.LayerNorm.{{part}}"),
+        entry(f"{ours}.feed.inner.up.{{part}}", f"{theirs}.intermediate.dense.{{part}}"),
+        entry(f"{ours}.feed.inner.down.{{part}}", f"{theirs}.output.dense.{{part}}"),
+        entry(f"{ours}.feed.norm.{{part}}", f"{theirs}.output.LayerNorm.{{part}}"),
+    )
+
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+"""Published names of non-linearities -> ours."""
+
+
+def check_pairs(config: Any) -> None:
+    """Channels are turned in pairs."""
+    if config.width // config.heads % 2:
+        raise SettingError(
+            f"model.width {config.width} among model.heads {config.heads} are {config.width // config.heads} channels a head: "
+            "rotary positions turn them in pairs, and need an even number."
+        )
+
+
+def one_bias(tensors: Tensors) -> Tensors:
+    """The bias of hidden words, which some files hold twice."""
+    own, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
+    return tied(tensors, own, (copy,)) if own in tensors or copy in tensors else tensors
+
+
+def filled(fields: dict[str, Any]) -> dict[str, Any]:
+    """What a config leaves out. Published ones do not say which tokens are special: those of BERT's own vocabulary are meant
+    where it has so many, and a tokenizer beside it knows better."""
+    last = fields["vocabulary"] - 1
+    special = {name: min(fields[name], last) for name in ("start", "end", "mask")}
+    dropout = fields["dropout"] if fields["head_dropout"] is None else fields["head_dropout"]
+    return {**fields, **special, "head_dropout": dropout}
+
+
+HEADS = (
+    entry("head.tags.{part}", "classifier.{part}"),
+    entry("head.ends.{part}", "qa_outputs.{part}"),
+)
+"""Of tag and span: the same everywhere."""
+
+PREDICTIONS = (
+    entry("head.words.dense.{part}", "cls.predictions.transform.dense.{part}"),
+    entry("head.words.norm.{part}", "cls.predictions.transform.LayerNorm.{part}"),
+    entry("head.words.bias", "cls.predictions.bias"),
+)
+"""Of mask, as BERT and RoFormer call them."""
+
+_ADAM: dict[str, Any] = {"betas": "0.9,0.999", "eps": 1e-8, "decay": 0.01, "clip": 1.0, "smoothing": 0.0}
+
+def pretraining(vocabulary: int = 30_522, longest: int = 512, **train: Any) -> dict[str, dict[str, Any]]:
+    """BERT's: 256 rows of 512 tokens a step, a million steps; the rate falls linearly after a warm-up."""
+    usual = {
+        "steps": 1_000_000, "tokens": 8192, "accumulate": 16, "rate": 1e-4, "warmup": 10_000, "schedule": "linear",
+        **_ADAM, "eps": 1e-6,
+    }  # fmt: skip
+    return {
+        "train": {**usual, **train},
+        "data": {"kind": "wordpiece", "vocabulary": vocabulary, "longest": longest},
+    }
+
+
+def small(**train: Any) -> dict[str, dict[str, Any]]:
+    """For laptops."""
+    return pretraining(8000, 128, **{"accumulate": 1, **train})
+
+
+def _tuning(passes: int, tokens: int, rate: float, longest: int, **more: Any) -> dict[str, dict[str, Any]]:
+    train = {"passes": passes, "tokens": tokens, "rate": rate, "warmup": 0.1, "schedule": "linear", "accumulate": 1}
+    return {"train": {**train, **_ADAM, "every": 500, **more}, "data": {"longest": longest}}
+
+
+TUNING: dict[str, dict[str, dict[str, Any]]] = {
+    "classify": _tuning(3, 1024, 3e-5, 256),
+    "choose": _tuning(3, 4096, 2e-5, 256),
+    "tag": _tuning(3, 1024, 5e-5, 256),
+    "span": _tuning(2, 8192, 3e-5, 384),
+    "embed": _tuning(1, 8192, 2e-5, 256),
+}
+"""Two to four epochs at 2e-5 to 5e-5, batches of 16 or 32 texts: the tokens stand for so many of the usual length."""
+
+FURTHER: dict[str, dict[str, dict[str, Any]]] = {
+    **TUNING,
+    "mask": {
+        "train": {
+            "steps": 2000, "tokens": 8192, "accumulate": 1, "rate": 5e-5, "warmup": 100, "schedule": "linear", **_ADAM,
+            "every": 250,
+        },
+        "data": {"longest": 512},
+    },
+}  # fmt: skip
+"""For weights that have learnt already."""

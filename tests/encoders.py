@@ -1,0 +1,37 @@
+"""Tiny encoders with a tokenizer of words, for the tasks that ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from regard.inputs.text import Text
+from regard.model import Identity, Model, assemble
+from regard.systems import SYSTEMS
+from regard.tasks import TASKS
+from tiny import noisy
+
+SIZES: dict[str, Any] = {
+    "width": 12, "depth": 2, "heads": 3, "hidden": 20, "length": 24, "dropout": 0.0, "attention_dropout": 0.0,
+    "head_dropout": 0.0,
+}  # fmt: skip
+
+SMALL = (
+    "model.width=16", "model.depth=1", "model.heads=2", "model.hidden=32", "model.length=48", "model.dropout=0",
+    "model.attention_dropout=0", "model.head_dropout=0", "data.vocabulary=200", "train.precision=float32",
+)  # fmt: skip
+"""Settings of a model that learns a few words in a second."""
+
+
+def wordpieces(texts: Iterable[str], vocabulary: int = 120) -> Text:
+    return Text.wordpiece(texts, vocabulary)
+
+
+def encoder(
+    task: str, texts: Sequence[str], labels: Sequence[str] = (), system: str = "bert", vocabulary: int = 120, **changes: Any
+) -> Model:
+    """A noisy model that reads texts like these."""
+    text = wordpieces(texts, vocabulary)
+    config = replace(TASKS[task].bodied(TASKS[task].fit(SYSTEMS[system].config(**SIZES), text)), **changes)
+    return noisy(assemble(Identity(SYSTEMS[system], config, TASKS[task], labels=tuple(labels)), text))

@@ -1,0 +1,93 @@
+"""Tokenizers of encoders, as they are trained here and as they are published; texts for them."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.inputs.text import Text
+from test_text import PROSE, publish
+from writings import HARD, STORY
+
+MARKED = (
+    "e\u0301tude re\u0301sume\u0301, naïve", "❤️\u200d🔥 a ❤️", "👩\u200d👩\u200d👧 x🤷🏽\u200d♀️y", "猫の\u0301 猫猫a猫",
+    "ﬁ ẞ İstanbul ΣΊΣΥΦΟΣ", "a\x00b c\u200dd \ufffd", "x" * 100, "x" * 101, "é" * 100 + " end", "don't ##ing # #",
+    "the [MASK] sat [SEP] <mask> </s>", "한국어 हिन्दी ไทย עִבְרִית",
+)  # fmt: skip
+
+TEXTS = [*PROSE, *HARD, *MARKED, *STORY.split("\n")[:4]]
+
+
+@cache
+def make(lower: bool = True) -> Text:
+    return Text.wordpiece([STORY, *PROSE, *MARKED], 400, lower)
+
+
+def write_roberta(folder: Path) -> Path:
+    """RoBERTa's kind of bytes: `<s> <pad> </s> <unk>` stand before them and `<mask>` behind the merges."""
+    made = Text.language([STORY], 340)
+    model = json.loads(made.backend.to_str())["model"]
+    names = ["<s>", "<pad>", "</s>", "<unk>", *sorted(model["vocab"], key=model["vocab"].__getitem__), "<mask>"]
+    publish(made, folder)
+    (folder / "vocab.json").write_text(json.dumps({name: number for number, name in enumerate(names)}))
+    return folder
+
+
+def write_vocabulary(text: Text, folder: Path, settings: dict[str, Any] | None = None) -> Path:
+    """As vocab.txt, and settings beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = text.backend.get_vocab()
+    (folder / "vocab.txt").write_text("".join(f"{name}\n" for name in sorted(ids, key=ids.__getitem__)), "utf-8")
+    if settings is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def same(texts: Sequence[str], found: Sequence[Any], expected: Sequence[Any]) -> None:
+    assert [item for item in zip(texts, found, expected, strict=True) if item[1] != item[2]] == []
+
+
+def theirs_of(folder: Path, kind: str = "BertTokenizer", **settings: Any) -> Any:
+    import transformers
+
+    theirs = getattr(transformers, kind).from_pretrained(folder, **settings)
+    theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
+    return theirs
+
+
+def write_folder(text: Text, folder: Path, kind: str) -> Path:
+    """What a saved model leaves of its tokenizer."""
+    folder.mkdir()
+    text.save(folder / "tokenizer.json")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    return folder
+
+
+def check_places(text: Text, texts: Sequence[str]) -> None:
+    """Read by itself, what stands at the place of a word gives its tokens; what stands at that of a piece is its name."""
+    normaliser = text.backend.normalizer
+    strips = normaliser.normalize_str("e\u0301") == "e"
+    for given, (ids, spans) in zip(texts, text.encode_offsets(texts), strict=True):
+        assert [ids] == text.encode([given]) and len(spans) == len(ids)
+        assert all(a < b for a, b in spans) and all(one[0] <= two[0] for one, two in pairwise(spans))
+        for token, (a, b) in zip(ids, spans, strict=True):
+            name = text.name_of(token).removeprefix("##")
+            assert token == text.role("unknown") or _named(normaliser.normalize_str(given[a:b]).strip(), name, b - a)
+            assert not strips or unicodedata.category((given + " ")[b]) != "Mn" or normaliser.normalize_str(given[b])
+        first = [*np.flatnonzero(text.starts_word(ids)), len(ids)]
+        for one, two in pairwise(first):
+            assert text.encode([given[spans[one][0] : spans[two - 1][1]]]) == [ids[one:two]]
+
+
+def _named(normalised: str, name: str, length: int) -> bool:
+    """A syllable of Hangul is several letters, which have the place of the whole."""
+    return normalised == name or (length == 1 and name in normalised)

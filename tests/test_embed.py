@@ -1,0 +1,287 @@
+"""embed: vectors as others make them, what is learnt from pairs, and which texts are nearest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import regard
+from encoders import encoder
+from headed import train
+from pieces import TEXTS, make, theirs_of, write_vocabulary
+from regard.data.pairs import Pair
+from regard.data.plan import Packs
+from regard.errors import DataError, SettingError
+from regard.model import Model
+from regard.runs.evaluating import evaluate
+from regard.systems import SYSTEMS
+from regard.tasks.embed import SCALE, Embed
+from regard.tasks.pooling import Pooling
+from regard.tasks.task import Terms
+from regard.waists import Batch
+from tiny import gradients, near, noise, noisy
+from writings import STORY
+
+ASKED = [*TEXTS, "", "   ", "the cat sat on the mat " * 9]
+MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens")
+SIZES = {
+    "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20,
+    "max_position_embeddings": 40, "attn_implementation": "eager",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bare encoder with its vocabulary, as others publish one."""
+    folder, text = tmp_path_factory.mktemp("bert"), make()
+    noisy(transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=text.size))).save_pretrained(folder)
+    return write_vocabulary(text, folder, {"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+
+
+@pytest.fixture(scope="module")
+def model(published: Path) -> Model:
+    return regard.load(published)
+
+
+def with_pooling(model: Model, pooling: Pooling) -> Model:
+    """The same weights, asked in another manner."""
+    other = Model(model.body, replace(model.identity, task=Embed(pooling)), model.text)
+    return other.eval()
+
+
+def said_by_others(folder: Path, texts: list[str], mode: str = "mean", longest: int = 40) -> Tensor:
+    """Their tokens, their states, pooled as sentence-transformers documents it."""
+    peer = transformers.BertModel.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    found = []
+    for text in texts:
+        rows = theirs_of(folder)(text.strip(), truncation=True, max_length=longest, return_tensors="pt")
+        states = peer(**rows).last_hidden_state[0]
+        pooled = {
+            "mean": states.mean(0), "cls": states[0], "max": states.max(0).values,
+            "mean_sqrt_len_tokens": states.sum(0) / len(states) ** 0.5,
+        }  # fmt: skip
+        found.append(pooled[mode].detach())
+    return torch.stack(found)
+
+
+def values(answers: Any) -> Tensor:
+    return torch.tensor([answer.value for answer in answers], dtype=torch.float64)
+
+
+# -- vectors
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_vectors_are_those_that_others_make_of_the_same_folder(model: Model, published: Path, mode: Any) -> None:
+    asked = with_pooling(model, Pooling(mode))
+    right = said_by_others(published, ASKED, mode)
+    near(values(asked.answer(ASKED)), right / right.norm(dim=1, keepdim=True))
+    near(values(with_pooling(model, Pooling(mode, unit=False)).answer(ASKED)), right)
+
+
+def test_a_bare_encoder_answers_with_a_plain_list_of_length_1(model: Model) -> None:
+    assert model.task.name == "embed" and model.body.pools
+    answer = model.answer("the cat")
+    assert isinstance(answer.value, list) and len(answer.value) == 12 and type(answer.value[0]) is float
+    assert answer.scores == () and sum(x * x for x in answer.value) == pytest.approx(1, abs=1e-12)
+
+
+def test_neighbours_change_nothing(model: Model, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = values(model.answer(ASKED))
+    near(together, values([model.answer(text) for text in ASKED]))
+    monkeypatch.setattr("regard.tasks.embed.BUDGET", 64)  # in many batches
+    near(values(model.answer(ASKED)), together)
+    single = regard.load(published, dtype=torch.float32)
+    gap = values(single.answer(ASKED)) - values([single.answer(text) for text in ASKED])
+    assert float(gap.abs().max()) < 1e-6
+
+
+def test_long_texts_are_cut_at_their_end_and_that_is_said(model: Model, published: Path) -> None:
+    long, short = "the cat sat on the mat " * 9, "the cat"
+    assert [answer.extra for answer in model.answer([long, short])] == [{"cut": True}, {}]
+    brief = with_pooling(model, Pooling(longest=7))
+    right = said_by_others(published, [long], longest=7)
+    near(values([brief.answer(long)]), right / right.norm())
+    encoded = brief.task.encode([Pair(short, long, "", 1), Pair(short, short, "", 2)], brief.text, brief.config, 99)
+    assert list(map(len, encoded.sides["second"])) == [7, 4] and [s.line for s in encoded.too_long] == [1]
+
+
+def test_small_letters_where_a_folder_asks_for_them(published: Path) -> None:
+    folder = write_vocabulary(make(lower=False), published.parent / "cased", {"do_lower_case": False})
+    text = regard.inputs.text.Text.load(folder)
+    config = regard.load(published).config
+    rows = [Embed(Pooling(lower=lower))._rows(["The CAT"], text, config, 99)[0][0].tolist() for lower in (True, False)]
+    assert rows[0] == Embed()._rows(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
+
+
+def test_others_read_what_is_saved(model: Model, tmp_path: Path) -> None:
+    regard.save(model, tmp_path)
+    right = said_by_others(tmp_path, ASKED)
+    near(values(model.answer(ASKED)), right / right.norm(dim=1, keepdim=True))
+    near(values(regard.load(tmp_path).answer(ASKED)), values(model.answer(ASKED)))
+
+
+# -- learning
+
+PAIRS = [
+    Pair("the cat", "sat on the mat", "", 1), Pair("a dog", "barks", "", 2), Pair("the cat", "is grey", "", 3),
+    Pair("who", "barks", "", 4), Pair("sat on the mat", "the cat sat", "", 5), Pair("b", "c d e f", "", 6),
+]  # fmt: skip
+"""The first and the third share a text, so do the second and the fourth; the fifth begins with what ends the first."""
+
+
+def oracle(model: Model, pairs: list[Pair]) -> Tensor:
+    """Written out, a text and a pair at a time."""
+
+    def vector(text: str) -> Tensor:
+        ids = [model.config.start, *model.text.encode([text])[0], model.config.end]
+        states = model.body(Batch(torch.tensor([ids]))).sequence[0].mean(0)
+        return states / states.norm()
+
+    total = torch.zeros((), dtype=torch.float64)
+    for i, pair in enumerate(pairs):
+        strange = [
+            j for j, other in enumerate(pairs)
+            if j != i and other.source != pair.source and other.target != pair.target
+        ]  # fmt: skip
+        seconds = [i, *(j for j in strange if pairs[j].target != pair.source)]
+        firsts = [i, *(j for j in strange if pairs[j].source != pair.target)]
+        forth = torch.stack([vector(pair.source) @ vector(pairs[j].target) for j in seconds])
+        back = torch.stack([vector(pair.target) @ vector(pairs[j].source) for j in firsts])
+        total = total - ((SCALE * forth).log_softmax(0)[0] + (SCALE * back).log_softmax(0)[0]) / 2
+    return total
+
+
+def encode(model: Model, pairs: list[Pair]) -> Any:
+    return model.task.encode(pairs, model.text, model.config, 99)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_loss_is_that_of_both_directions_and_equal_texts_are_no_contrast(model: Model, packed: bool) -> None:
+    encoded = encode(model, PAIRS)
+    plan = model.task.plan(encoded, model.config, 256, 0, packed)
+    assert isinstance(plan, Packs) == packed
+    batch = model.task.collate(encoded, range(len(PAIRS)), model.config, plan.shape)
+    total, count = model.task.loss(model, batch)
+    right = oracle(model, PAIRS)
+    assert int(count) == len(PAIRS)
+    near(total, right)
+    ours, theirs = gradients(model, total), gradients(model, right)
+    # processes that train together wait for a gradient of every parameter, of those that nobody asks too
+    assert ours.keys() == dict(model.named_parameters()).keys()
+    assert not any(bool(ours[name].any()) for name in ours.keys() - theirs.keys())
+    for name in theirs:
+        near(ours[name], theirs[name], 1e-10)
+
+
+ENCODERS = [name for name, system in SYSTEMS.items() if "embed" in system.tasks]
+
+
+@pytest.mark.parametrize("system", ENCODERS)
+def test_every_encoder_can_be_asked_and_learns_the_same_from_packed_rows(system: str) -> None:
+    model = encoder("embed", [STORY], system=system)
+    vector = values([model.answer("the cat sat")])
+    assert vector.shape == (1, model.config.width) and float(vector.norm()) == pytest.approx(1, abs=1e-12)
+    encoded = encode(model, PAIRS)
+    batches = [
+        model.task.collate(
+            encoded, range(len(PAIRS)), model.config, model.task.plan(encoded, model.config, 256, 0, packed).shape
+        )
+        for packed in (False, True)
+    ]
+    padded, packed = (model.task.loss(model, batch)[0] for batch in batches)
+    near(packed, padded)
+    near(vector, values(model.answer(["the cat sat", "on the mat, and the cat's"]))[:1])
+
+
+def test_packed_grains_have_one_shape(model: Model) -> None:
+    encoded = encode(model, PAIRS * 8)
+    plan = model.task.plan(encoded, model.config, 100, 0, True)
+    batches = [model.task.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
+    assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
+
+
+def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
+    total, count = model.task.loss(model, model.task.collate(encode(model, PAIRS[:1]), [0], model.config))
+    assert float(total.detach()) == pytest.approx(0, abs=1e-12) and int(count) == 1
+
+
+def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of sixteen bits, 20 times a cosine would be wrong by a tenth."""
+    batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
+    monkeypatch.setattr(model.body, "forward", lambda rows: regard.waists.States(noise(*rows.x.shape, 12).float()))
+    monkeypatch.setattr(model.body, "pools", False)
+    right = model.task.loss(model, batch)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert float(model.task.loss(model, batch)[0]) == pytest.approx(float(right), rel=1e-6)
+
+
+def test_settings_without_a_meaning_are_refused(model: Model) -> None:
+    batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
+    with pytest.raises(SettingError, match=r"train\.smoothing"):
+        model.task.loss(model, batch, Terms(smoothing=0.1))
+
+
+# -- pairs of texts
+
+
+@pytest.mark.parametrize("names", ["source target", "anchor positive", "Question Answer", "text pair", "a b", "b a"])
+def test_columns_are_known_by_many_names(names: str, tmp_path: Path) -> None:
+    first, second = names.split()
+    rows = [("1", "one text", "its partner"), ("2", "another text", "another partner")]
+    turned = {"b": 2, "a": 1}.get(first, 1) == 2
+    data = tmp_path / "a.csv"
+    data.write_text(f"id,{first},{second}\n" + "".join(",".join(row) + "\n" for row in rows))
+    found = list(Embed().stream([str(data)]))
+    assert [(p.source, p.target) for p in found] == [row[:0:-1] if turned else row[1:] for row in rows]
+    lines = [json.dumps(dict(zip(["id", first, second], row, strict=True))) for row in rows]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    again = Embed().stream([str(tmp_path / "a.jsonl")])
+    assert [(p.source, p.target) for p in again] == [(p.source, p.target) for p in found]
+
+
+def test_two_columns_need_no_names_and_others_can_be_said(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("one text\tits partner\nanother text\tanother partner\n")
+    (tmp_path / "b.tsv").write_text("x\ty\tz\none text\tno\tits partner\n")
+    assert [p.target for p in Embed().stream([str(tmp_path / "a.tsv")])] == ["its partner", "another partner"]
+    chosen = {"source": "x", "target": "z"}
+    assert [p.target for p in Embed().stream([str(tmp_path / "b.tsv")], chosen)] == ["its partner"]
+
+
+def test_pairs_that_may_not_belong_together_are_refused(tmp_path: Path) -> None:
+    data = tmp_path / "a.csv"
+    data.write_text("text,pair,label\none text,no partner,0\n")
+    with pytest.raises(DataError, match=r"column 'label'.*--columns source=text target=pair"):
+        list(Embed().stream([str(data)]))
+    assert len(list(Embed().stream([str(data)], {"source": "text", "target": "pair"}))) == 1
+
+
+# -- runs
+
+
+def test_a_run_learns_what_belongs_together_and_is_searched(tmp_path: Path) -> None:
+    words = product(("cat", "dog", "cow"), ("eats", "sees", "has"), ("bread", "fish", "milk", "corn"))
+    said = [(f"{a} {b} {c}", f"what {a} {c} {b}?") for a, b, c in words]
+    data = tmp_path / "pairs.tsv"
+    data.write_text("".join(f"{a}\t{b}\n" for a, b in said))
+    small = ("model.width=32", "model.depth=1", "model.heads=2", "model.hidden=32", "model.dropout=0",
+             "model.attention_dropout=0", "data.vocabulary=90", "data.share=0.2", "train.precision=float32")  # fmt: skip
+    quick = ("train.rate=1e-2", "train.steps=60", "train.every=30", "train.log=30", "train.tokens=512")
+    told = train("embed", data, tmp_path / "run", *small, *quick)
+    scores = evaluate(tmp_path / "run").scores
+    assert "mrr" in told and scores["mrr"] > 80 and scores["accuracy"] > 60, scores
+    model = regard.load(tmp_path / "run")
+    found = model.answer({"query": said[7][0], "among": [b for _, b in said], "best": 3})
+    assert said[7][1] in [hit["value"] for hit in found.extra["hits"]]
+    peer = transformers.AutoModel.from_pretrained(tmp_path / "run").eval()
+    rows = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")([said[7][0]], return_tensors="pt")
+    states = peer(**rows).last_hidden_state[0].mean(0)
+    near(values([model.answer(said[7][0])]).float(), (states / states.norm())[None], 1e-5)

@@ -1,0 +1,222 @@
+"""Schemes of tags and what is measured by them: equal to `seqeval` on every sequence, also on those no scheme allows."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+
+import pytest
+
+from regard.data.schemes import SPELT, Entity, Scheme, Signs, convert, entities, labels, spelt
+from regard.errors import RegardError
+from regard.tasks.entities import measure
+
+KINDS = ("PER", "LOC", "A-B")
+SAME = {"L": "E", "U": "S"}
+
+
+def noise(draw: random.Random, letters: str, length: int) -> list[str]:
+    """Tags without sense."""
+    tags = ["O", *(f"{letter}-{kind}" for letter in letters for kind in KINDS), *letters]
+    return [draw.choice(tags) for _ in range(length)]
+
+
+def some_entities(draw: random.Random, length: int) -> list[Entity]:
+    found, at = [], 0
+    while at < length:
+        size = draw.randrange(1, 4)
+        if draw.random() < 0.6 and at + size <= length:
+            found.append(Entity(draw.choice(KINDS), at, at + size - 1))
+        at += size if draw.random() < 0.6 else size + 1
+    return found
+
+
+def theirs(tags: list[str]) -> list[str]:
+    """`seqeval` knows the letters of BIOES only."""
+    return [SAME.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+
+
+NEXT: list[tuple[str, list[str], list[Entity]]] = [
+    ("two that touch", ["B-X", "I-X", "B-X"], [Entity("X", 0, 1), Entity("X", 2, 2)]),
+    ("IOB1", ["I-X", "I-X", "B-X", "I-Y"], [Entity("X", 0, 1), Entity("X", 2, 2), Entity("Y", 3, 3)]),
+    ("I after O", ["O", "I-X", "I-X", "O"], [Entity("X", 1, 2)]),
+    ("another kind", ["B-X", "I-Y"], [Entity("X", 0, 0), Entity("Y", 1, 1)]),
+    ("E ends", ["B-X", "E-X", "I-X", "E-X"], [Entity("X", 0, 1), Entity("X", 2, 3)]),
+    ("E alone", ["O", "E-X", "E-X"], [Entity("X", 1, 1), Entity("X", 2, 2)]),
+    ("S ends", ["S-X", "I-X"], [Entity("X", 0, 0), Entity("X", 1, 1)]),
+    ("B without E", ["B-X", "O"], [Entity("X", 0, 0)]),
+    ("BILOU", ["B-X", "I-X", "L-X", "U-X"], [Entity("X", 0, 2), Entity("X", 3, 3)]),
+    ("letters alone", ["B", "I", "O", "B"], [Entity("", 0, 1), Entity("", 3, 3)]),
+    ("a kind with a dash", ["B-A-B", "I-A-B"], [Entity("A-B", 0, 1)]),
+    ("nothing", [], []),
+]
+
+
+@pytest.mark.parametrize(("tags", "found"), [case[1:] for case in NEXT], ids=[case[0] for case in NEXT])
+def test_entities_are_read_in_every_scheme(tags: list[str], found: list[Entity]) -> None:
+    assert entities(tags) == found
+
+
+@pytest.mark.parametrize("letters", ["I", "BI", "IE", "BIES", "BILU", "BIESLU"])
+def test_entities_of_any_tags_are_those_of_seqeval(letters: str) -> None:
+    pytest.importorskip("seqeval", reason="what is compared with")
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    draw = random.Random(letters)
+    for _ in range(1500):
+        tags = noise(draw, letters, draw.randrange(12))
+        ours = [(entity.kind or "_", entity.first, entity.last) for entity in entities(tags)]
+        assert ours == get_entities(theirs(tags)), tags
+
+
+@pytest.mark.parametrize("scheme", list(SPELT))
+def test_every_scheme_gives_back_the_entities_it_was_given(scheme: Scheme) -> None:
+    draw = random.Random(1)
+    seen: set[str] = set()
+    for _ in range(400):
+        length = draw.randrange(1, 12)
+        found = some_entities(draw, length)
+        tags = spelt(found, length, scheme)
+        seen.update(tags)
+        assert entities(tags) == found and convert(tags, scheme) == tags
+        for other in SPELT:
+            assert convert(convert(tags, other), scheme) == tags
+    assert seen == set(labels(KINDS, scheme))
+
+
+def test_what_each_scheme_writes() -> None:
+    found = [Entity("X", 0, 2), Entity("X", 3, 3), Entity("Y", 4, 4)]
+    written = {scheme: [tag[0] for tag in spelt(found, 6, scheme)] for scheme in SPELT}
+    assert written == {
+        "IOB1": list("IIIBIO"), "IOB2": list("BIIBBO"), "BIOES": list("BIESSO"), "BILOU": list("BILUUO"),
+    }  # fmt: skip
+    assert labels(["Y", "X"], "IOB2") == ["O", "B-X", "I-X", "B-Y", "I-Y"]
+    assert labels([""], "BIOES") == ["O", "B", "E", "I", "S"]
+
+
+def test_strict_seqeval_reads_what_we_write() -> None:
+    pytest.importorskip("seqeval", reason="what is compared with")
+    from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, Entities
+
+    draw = random.Random(2)
+    for scheme, its in {"IOB1": IOB1, "IOB2": IOB2, "BIOES": IOBES, "BILOU": BILOU}.items():
+        for _ in range(100):
+            found = some_entities(draw, 9)
+            read = Entities([spelt(found, 9, scheme)], its).entities[0]  # type: ignore[arg-type]
+            assert [(entity.tag, entity.start, entity.end - 1) for entity in read] == [tuple(e) for e in found]
+
+
+@pytest.mark.parametrize("letters", ["BI", "BIES", "BILU"])
+def test_measures_are_those_of_seqeval(letters: str) -> None:
+    """Precision, recall, F1 and support, whole and by kind, to the last bit."""
+    pytest.importorskip("seqeval", reason="what is compared with")
+    from seqeval.metrics import sequence_labeling as metrics
+
+    draw = random.Random(letters)
+    for round_ in range(150):
+        right, said = [], []
+        for _ in range(draw.randrange(1, 20)):
+            length = draw.randrange(1, 10)
+            tags = noise(draw, letters, length)
+            right.append(tags)
+            others = noise(draw, letters, length)
+            said.append([tag if draw.random() < 0.8 else other for tag, other in zip(tags, others, strict=True)])
+        if round_ == 0:
+            right, said = [["O"] * 3], [["O"] * 3]  # nothing to divide by
+        found = measure(right, said, "IOB2")
+        ours, its = [list(map(theirs, side)) for side in (right, said)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            each = metrics.precision_recall_fscore_support(ours, its, average=None)
+            whole = metrics.precision_recall_fscore_support(ours, its, average="micro")
+        by_kind = [
+            hits
+            for _, hits in sorted(((kind or "_", hits) for kind, hits in found.each.items()), key=lambda item: item[0])
+        ]
+        assert [(h.precision, h.recall, h.f1, h.right) for h in by_kind] == list(zip(*each, strict=True))
+        assert (found.whole.precision, found.whole.recall, found.whole.f1, found.whole.right) == whole
+        if not set("LU") & set(letters):
+            assert found.accuracy == metrics.accuracy_score(ours, its)
+
+
+def test_measures_by_hand() -> None:
+    right = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O"]]
+    said = [["B-PER", "I-PER", "B-LOC", "O"], ["B-LOC", "O"]]
+    found = measure(right, said, "IOB2")
+    assert found.scores() == {"f1": 66.67, "precision": 66.67, "recall": 66.67, "accuracy": 66.67, "macro_f1": 75.0}
+    assert found.table().splitlines()[2:] == [
+        "| LOC  |    50 |        50 |     50 |         2 |    2 |",
+        "| PER  |   100 |       100 |    100 |         1 |    1 |",
+        "| all  | 66.67 |     66.67 |  66.67 |         3 |    3 |",
+    ]
+
+
+def test_half_an_entity_is_no_hit() -> None:
+    found = measure([["B-X", "I-X", "I-X"]], [["B-X", "I-X", "O"]], "IOB2")
+    assert found.whole.hit == 0 and found.accuracy == pytest.approx(2 / 3)
+
+
+def test_plain_tags_are_measured_by_word() -> None:
+    found = measure([["NN", "VB", "NN"], ["DT"]], [["NN", "NN", "NN"], ["DT"]], "plain")
+    assert found.scores() == {"accuracy": 75.0, "macro_f1": 60.0}
+    assert found.each["NN"].precision == 2 / 3 and found.each["NN"].recall == 1.0 and found.each["VB"].f1 == 0.0
+    assert found.whole.f1 == found.accuracy and [label for label, _ in found.ordered()] == ["NN", "DT", "VB"]
+
+
+def test_a_picture_of_every_kind_is_drawn(tmp_path: Path) -> None:
+    found = measure([["B-PER", "O", "B-猫"]], [["B-PER", "O", "O"]], "IOB2")
+    assert found.draw(tmp_path / "a.png").stat().st_size > 10_000
+    drawn = found.draw(tmp_path / "a.svg").read_text()
+    assert ">PER<" in drawn and ">66.7<" in drawn and ">entities<" in drawn
+
+
+def test_uneven_sentences_and_strange_tags_are_refused() -> None:
+    with pytest.raises(RegardError, match="sentence 0 has 2 tags, and 1 were said"):
+        measure([["O", "O"]], [["O"]], "IOB2")
+    with pytest.raises(RegardError, match="the tag 'NN' spells no entity"):
+        entities(["NN"])
+
+
+def signs(*sentences: str) -> Signs:
+    found = Signs()
+    for sentence in sentences:
+        found.add(sentence.split())
+    return found
+
+
+SPELLINGS: list[tuple[str, tuple[str, ...], str, int, str]] = [
+    ("IOB1", ("I-X I-X O I-Y", "I-X B-X O"), "IOB1", 0, ""),
+    ("IOB2", ("B-X I-X O B-Y", "B-X B-X O"), "IOB2", 0, ""),
+    ("BIOES", ("B-X E-X O S-Y", "B-X I-X E-X"), "BIOES", 0, ""),
+    ("BILOU", ("B-X L-X O U-Y", "B-X I-X L-X"), "BILOU", 0, ""),
+    ("plain", ("NN VB", "DT NN S B"), "plain", 0, ""),
+    ("letters", ("B I O", "B O"), "IOB2", 0, ""),
+    ("one slip", (*["B-X I-X O"] * 20, "O I-X I-X"), "IOB2", 1, ""),
+    ("many slips", ("B-X O", "B-X I-X", "I-X O"), "IOB2", 1, "1 tags are not as it writes them, and 2 not as IOB1 does"),
+    ("no entity", ("O O O",), "IOB2", 0, "no word belongs to an entity"),
+    ("as many", ("B-X O", "I-X O"), "IOB2", 1, "nothing tells it from IOB1"),
+    ("E without B", (*["B-X E-X O S-X"] * 9, "O E-X O"), "BIOES", 1, ""),
+    ("behind", ("PER-B PER-I O",), "plain", 0, "'PER-B' seems to spell an entity in a way that is not read"),
+    ("two forms", ("B-X O", "NN VB"), "plain", 0, "'B-X' spells an entity, and 'NN' does not"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sentences", "scheme", "repaired", "doubt"), [case[1:] for case in SPELLINGS], ids=[case[0] for case in SPELLINGS]
+)
+def test_the_scheme_is_known_by_its_tags(sentences: tuple[str, ...], scheme: str, repaired: int, doubt: str) -> None:
+    found = signs(*sentences)
+    assert (found.scheme, found.repaired) == (scheme, repaired)
+    assert doubt in found.doubt and bool(doubt) == bool(found.doubt)
+
+
+def test_every_written_scheme_is_known_again() -> None:
+    draw = random.Random(3)
+    sentences = [some_entities(draw, 12) for _ in range(30)]
+    for scheme in SPELT:
+        found = Signs()
+        for some in sentences:
+            found.add(spelt(some, 12, scheme))
+        assert found.scheme == scheme and not found.repaired and not found.doubt
+        assert sum(found.kinds.values()) == sum(map(len, sentences))

@@ -1,0 +1,483 @@
+"""mask: from a folder of documents to a pre-trained encoder, its losses, scores and answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from rich.console import Console
+from torch import Tensor
+from torch.nn import functional as F
+
+import regard
+from conftest import checkpoints, rows, same_tensors, stopped_in
+from encoders import encoder
+from pieces import write_roberta
+from regard.data.feed import feed
+from regard.data.settings import Data
+from regard.data.texts import Passage
+from regard.errors import DataError, RegardError, SettingError
+from regard.inputs.text import Text
+from regard.runs.checking import check
+from regard.runs.evaluating import evaluate
+from regard.runs.scoring import validation_sums
+from regard.runs.settings import resolve
+from regard.systems import bert
+from regard.tasks import find_task
+from regard.tasks.mask import Mask, parts
+from regard.tasks.task import Encoded, Terms
+from regard.waists import IGNORE, Batch
+from talk import run
+from tiny import near, noisy
+
+TASK = find_task("mask")
+SMALL = (
+    "model.width=32", "model.depth=1", "model.heads=2", "model.hidden=64", "model.length=48", "model.dropout=0",
+    "model.attention_dropout=0", "data.vocabulary=120", "data.longest=24", "data.share=0.1", "train.tokens=384",
+    "train.precision=float32", "train.steps=8", "train.every=4", "train.log=2", "train.warmup=5", "train.rate=5e-3",
+)  # fmt: skip
+
+TOPICS = ("sun sand sea shell wave salt", "iron coal steam smoke wheel rail", "milk egg bread salt oven cake")
+
+
+def story(topic: str, sentences: int, draw: random.Random) -> str:
+    """Words that go round and round: which is next is certain, and what it is about can be heard everywhere."""
+    words = topic.split()
+    lines = []
+    for _ in range(sentences):
+        first = draw.randrange(len(words))
+        lines.append(" ".join(words[(first + i) % len(words)] for i in range(draw.randint(4, 9))) + " .")
+    return "\n".join(lines)
+
+
+def stories(count: int = 30, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [story(TOPICS[i % len(TOPICS)], draw.randint(3, 12), draw) for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for number, text in enumerate(stories(60)):
+        (folder / f"{number:02d}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def train(data: Any, out: Path, *settings: str, **more: Any) -> str:
+    """What was said."""
+    said = io.StringIO()
+    given = str(data) if data else ()
+    console = Console(file=said, width=300)
+    regard.train(
+        "mask", given, out=out, settings=[*SMALL, *settings] if given else (), console=console, device="cpu", **more
+    )
+    return said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return out, train(corpus, out, "train.steps=240", "train.every=120", "train.log=60")
+
+
+def passages(*texts: str) -> list[Passage]:
+    """A text that begins with + goes on with the one before; with / something was taken out between them."""
+    return [Passage(t.lstrip("+/"), "f.txt", i, t[0] not in "+/", t[0] == "/") for i, t in enumerate(texts, 1)]
+
+
+def asked_model(**changes: Any) -> regard.Model:
+    return encoder("mask", stories(6), **changes)
+
+
+def encode(model: regard.Model, texts: Iterable[str], **settings: Any) -> Encoded:
+    data = Data(**{"longest": 24, **settings})
+    return TASK.encode(passages(*texts), model.text_or_refuse(), model.config, 10**9, data)
+
+
+def grain(model: regard.Model, encoded: Encoded, number: int = 0, packed: bool = False, seed: int = 1) -> Batch:
+    plan = TASK.plan(encoded, model.config, 144, seed, packed)
+    return TASK.collate(encoded, plan.grain(number)[1], model.config, plan.shape)
+
+
+def same(one: Batch, two: Batch) -> bool:
+    both = [batch.tensors() for batch in (one, two)]
+    return len(both[0]) == len(both[1]) and all(torch.equal(a, b) for a, b in zip(*both, strict=True))
+
+
+# -- documents
+
+
+def test_parts_are_what_stands_together_and_documents_are_numbered() -> None:
+    model = asked_model()
+    encoded = encode(model, ["sun sand", "+sea .", "iron coal steam", "/rail .", "+salt", "milk"])
+    assert parts(encoded).tolist() == [[0, 4, 1], [4, 7, 2], [7, 10, 2], [10, 11, 3]]
+    assert not {*model.text_or_refuse().special} & {*encoded.sides["text"].values.tolist()}
+    assert parts(encode(model, ["/sun sand", "sea"])).tolist() == [[0, 2, 0], [2, 3, 1]]  # the first has lost its head
+
+
+def test_what_is_held_out_never_stands_in_a_row_to_train_on(corpus: Path) -> None:
+    from regard.runs.order import Sources
+    from regard.runs.reading import Files
+
+    model = asked_model()
+    found = Files(TASK, Sources((str(corpus),)), 0.3, lambda line: None)
+    reading = found.read()
+    split = [list(found.samples(reading, "read")), list(reading.held)]
+    for own, other in (split, split[::-1]):
+        encoded = TASK.encode(own, model.text_or_refuse(), model.config, 10**9, Data(longest=24))
+        plan = TASK.plan(encoded, model.config, 144, 1, False)
+        whole = ["".join(model.text_or_refuse().decode([row])) for row in model.text_or_refuse().encode([s.text for s in own])]
+        text = encoded.sides["text"]
+        for number in range(10):
+            for a, b, c, d in plan.grain(number)[1][:, :4].tolist():
+                for first, last in ((a, b), (c, d)):
+                    said = model.text_or_refuse().decode([text.values[first:last].tolist()])[0]
+                    assert any(said in sample for sample in whole)
+        assert len(other) > 5
+
+
+# -- rows
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_row_is_two_texts_between_special_tokens_and_asks_for_what_was_hidden(packed: bool) -> None:
+    model = asked_model()
+    config, encoded = model.config, encode(model, stories(8))
+    plan = TASK.plan(encoded, config, 144, 1, packed)
+    stream = encoded.sides["text"].values
+    for number in range(6):
+        chosen = plan.grain(number)[1]
+        batch = TASK.collate(encoded, chosen, config, plan.shape)
+        assert batch.labels is not None and batch.asked is not None and batch.types is not None and batch.follows is not None
+        ids = batch.x.flatten().clone()
+        real = batch.labels != IGNORE
+        hidden = ids[batch.asked[real]]
+        ids[batch.asked[real]] = batch.labels[real]
+        begins = np.cumsum([0, *plan.lengths(chosen)]) if packed else batch.x.shape[1] * np.arange(len(chosen))
+        for (a, b, c, d, follows, *_), first, at in zip(chosen.tolist(), begins.tolist(), range(99), strict=False):
+            right = [config.start, *stream[a:b].tolist(), config.end, *stream[c:d].tolist(), config.end]
+            assert ids[first : first + len(right)].tolist() == right and len(right) <= 24
+            types = batch.types.flatten()[first : first + len(right)]
+            assert types.tolist() == [0] * (b - a + 2) + [1] * (d - c + 1)
+            assert int(batch.follows[at]) == follows
+            inside = (batch.asked[real] >= first) & (batch.asked[real] < first + len(right))
+            assert int(inside.sum()) == max(round(0.15 * (len(right) - 3)), 1)
+        assert 0.5 < float((hidden == config.mask).double().mean()) and bool((batch.follows[len(chosen) :] == IGNORE).all())
+
+
+def test_packed_grains_have_one_shape_with_as_many_questions_in_each() -> None:
+    model = asked_model()
+    encoded = encode(model, stories(20))
+    shapes = {
+        tuple(tuple(tensor.shape) for tensor in grain(model, encoded, number, packed=True).tensors())
+        for number in range(40)
+    }
+    assert len(shapes) == 1
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_packed_rows_learn_what_padded_rows_learn(pairs: bool) -> None:
+    model = asked_model(pairs=pairs, pooler=pairs)
+    encoded = encode(model, stories(12))
+    plan = TASK.plan(encoded, model.config, 144, 1, True)
+    for number in range(3):
+        chosen = plan.grain(number)[1]
+        losses = []
+        for shape in (plan.shape, None):
+            model.zero_grad()
+            total, count = TASK.loss(model, TASK.collate(encoded, chosen, model.config, shape), Terms())
+            total.backward()
+            losses.append((total.detach(), count, [p.grad for p in model.parameters()]))
+        near(*(loss[0] for loss in losses))
+        assert losses[0][1] == losses[1][1] and all(p is not None for p in losses[0][2])
+        for one, two in zip(losses[0][2], losses[1][2], strict=True):
+            near(one, two, 1e-9)
+
+
+def test_a_grain_is_the_same_in_any_order_and_from_workers_and_differs_from_others() -> None:
+    model = asked_model()
+    encoded = encode(model, stories(20))
+    plan = TASK.plan(encoded, model.config, 144, 1, False)
+
+    def made(number: int) -> Batch:
+        return TASK.collate(encoded, plan.grain(number)[1], model.config)
+
+    first = [made(number) for number in range(12)]
+    assert all(same(made(number), first[number]) for number in (11, 3, 0, 7))
+    assert all(same(*both) for both in zip(first, feed(made, range(12), workers=2), strict=True))
+    other = [grain(model, encoded, number, seed=2) for number in range(12)]
+    assert not any(same(*both) for both in zip(first, other, strict=True))
+    # the same rows in another grain have other words hidden
+    chosen = plan.grain(0)[1]
+    again = chosen.copy()
+    again[:, 6] = 5
+    one, two = (TASK.collate(encoded, which, model.config) for which in (chosen, again))
+    assert torch.equal(one.follows, two.follows) and not torch.equal(one.asked, two.asked)
+
+
+def test_whole_words_are_hidden_together() -> None:
+    model = encoder("mask", ["sun sea salt"], vocabulary=30)
+    text = model.text_or_refuse()
+    encoded = encode(model, ["sunsalt sea saltsea sun " * 6, "salt sun sunsea " * 6], whole_words=True, hidden=0.3)
+    batch = grain(model, encoded)
+    assert batch.asked is not None and batch.labels is not None
+    ids = batch.x.flatten().clone()
+    ids[batch.asked] = batch.labels
+    asked, pieces = {*batch.asked.tolist()}, 0
+    for row in range(len(batch.x)):
+        first = row * batch.x.shape[1]
+        begins = [first + at for at in np.flatnonzero(text.starts_word(ids[first : first + batch.x.shape[1]].numpy()))]
+        for a, b in zip(begins, [*begins[1:], first + batch.x.shape[1]], strict=True):
+            assert not asked & {*range(a, b)} or asked >= {*range(a, b)}
+            pieces += b - a > 1 and a in asked
+    assert pieces > 3
+
+
+# -- the loss
+
+
+def test_the_loss_is_the_mean_of_hidden_words_plus_the_mean_of_pairs_for_each_hidden_word() -> None:
+    model = asked_model()
+    batch = grain(model, encode(model, stories(8)))
+    assert batch.labels is not None and batch.asked is not None and batch.follows is not None
+    total, count = TASK.loss(model, batch)
+    logits = model.logits(batch.x, mask=batch.mask, types=batch.types)
+    assert logits.shape == (*batch.x.shape, model.config.vocabulary)
+    words = F.cross_entropy(logits.flatten(0, 1)[batch.asked], batch.labels)
+    summary = model.states(batch.x, mask=batch.mask, types=batch.types).summary
+    follows = F.cross_entropy(model.head.follows(summary), batch.follows)
+    assert int(count) == len(batch.labels)
+    near(total / count, words + follows)
+    unknown = TASK.loss(model, replace(batch, follows=torch.full_like(batch.follows, IGNORE)))[0]
+    near(unknown / count, words)
+
+
+def test_smoothing_is_of_words_alone() -> None:
+    model = asked_model(pairs=False, pooler=False)
+    batch = grain(model, encode(model, stories(8)))
+    smooth, _ = TASK.loss(model, batch, Terms(smoothing=0.2))
+    assert float(smooth) > 0 and not torch.isclose(smooth, TASK.loss(model, batch)[0])
+
+
+# -- validation
+
+
+def test_the_loss_of_validation_is_the_same_whatever_is_read_together() -> None:
+    model = asked_model()
+    encoded = encode(model, stories(10))
+    losses = []
+    for tokens in (48, 300, 10_000):
+        batches = list(TASK.batches(encoded, model.config, tokens))
+        labels = sorted(label for batch in batches for label in batch.labels.tolist())
+        words = sum(F.cross_entropy(_logits(model, batch), batch.labels, reduction="sum") for batch in batches)
+        losses.append((labels, float(words)))
+        assert all(same(*both) for both in zip(batches, TASK.batches(encoded, model.config, tokens), strict=True))
+    assert losses[0][0] == losses[1][0] == losses[2][0]
+    assert losses[0][1] == pytest.approx(losses[1][1], rel=1e-10) == pytest.approx(losses[2][1], rel=1e-10)
+
+
+def _logits(model: regard.Model, batch: Batch) -> Tensor:
+    return model.logits(batch.x, mask=batch.mask, types=batch.types).flatten(0, 1)[batch.asked]
+
+
+def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
+    model = asked_model()
+    encoded, data = encode(model, stories(10)), Data(longest=24)
+    sums = validation_sums(model, encoded, resolve({"train": {"precision": "float32"}, "data": {"longest": 24}}, {}))
+    scores, answers = TASK.score(model, encoded, model.identity.decode, data, sums)
+    hits, count, told, pairs, loss = 0, 0, 0, 0, 0.0
+    for batch in TASK.batches(encoded, model.config, 100, data):
+        logits = _logits(model, batch)
+        said = model.head.follows(model.states(batch.x, mask=batch.mask, types=batch.types).summary).argmax(-1)
+        hits, count = hits + int((logits.argmax(-1) == batch.labels).sum()), count + len(batch.labels)
+        told, pairs = told + int((said == batch.follows).sum()), pairs + len(batch.follows)
+        loss += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
+    assert scores["accuracy"] == round(100 * hits / count, 2) and sums.count == count
+    assert scores["follows_accuracy"] == round(100 * told / pairs, 2)
+    assert scores["word_loss"] == round(loss / count, 4)
+    assert len(answers) == 3 and all(answer.extra["gaps"] for answer in answers)
+    shown = TASK.show(encoded.samples[0], answers[0])
+    assert "[MASK]" in shown and answers[0].extra["right"][0] in shown
+    assert "50 by chance" in TASK.line(scores) and set(TASK.example(None, answers[0])) == {"text", "says", "hidden"}
+
+
+def test_validation_of_one_document_says_nothing_about_pairs() -> None:
+    model = asked_model()
+    encoded = encode(model, stories(1))
+    sums = validation_sums(model, encoded, resolve({"data": {"longest": 24}}, {}))
+    scores, _ = TASK.score(model, encoded, model.identity.decode, Data(longest=24), sums)
+    assert "follows_accuracy" not in scores and scores["word_loss"] == pytest.approx(sums.mean, abs=1e-3)
+    assert "chance" not in TASK.line(scores)
+
+
+# -- answers
+
+
+def test_gaps_are_filled_with_the_likeliest_words() -> None:
+    model = asked_model()
+    text = model.text_or_refuse()
+    given = ["sun [MASK] sea", "[MASK] coal steam [MASK] .", "milk[MASK]"]
+    answers = model.answer(given)
+    for item, answer in zip(given, answers, strict=True):
+        ids = [model.config.start, *text.encode_gaps([item])[0], model.config.end]
+        chances = model.logits(torch.tensor([ids]))[0].detach().softmax(-1)
+        places = [place for place, token in enumerate(ids) if token == model.config.mask]
+        assert len(answer.extra["gaps"]) == len(places) == item.count("[MASK]")
+        for place, gap in zip(places, answer.extra["gaps"], strict=True):
+            best = [i for i in chances[place].argsort(descending=True).tolist() if i not in text.special][:5]
+            assert [word["word"] for word in gap] == [text.name_of(i).removeprefix("##") for i in best]
+            assert [word["begins"] for word in gap] == [not text.name_of(i).startswith("##") for i in best]
+            near(torch.tensor([word["probability"] for word in gap]).double(), chances[place][best], 1e-6)
+        said = item
+        for gap in answer.extra["gaps"]:
+            before, _, after = said.partition("[MASK]")
+            said = (before if gap[0]["begins"] else before.rstrip()) + gap[0]["word"] + after
+        assert answer.value == said and answer.scores[0] == answer.extra["gaps"][0][0]["probability"]
+    assert model.answer(given[0]).extra == answers[0].extra
+    assert "| gap |" in TASK.said(given[1], answers[1]) and answers[1].value in TASK.said(given[1], answers[1])
+
+
+def test_a_text_without_a_gap_or_too_long_is_refused() -> None:
+    model = asked_model()
+    with pytest.raises(RegardError, match=r"no gap in 'sun sea'.*\[MASK\]"):
+        model.answer(["sun [MASK]", "sun sea"])
+    with pytest.raises(RegardError, match="has 33 tokens, and the model reads 24"):
+        model.answer("sun " * 30 + "[MASK]")
+    assert model.answer([]) == []
+
+
+def test_a_gap_can_be_written_as_the_tokenizer_has_it_or_as_bert_has_it(tmp_path: Path) -> None:
+    text = Text.load(write_roberta(tmp_path))
+    config = TASK.fit(bert.Config(width=12, depth=1, heads=3, hidden=20, length=24), text)
+    from regard.model import Identity, assemble
+
+    model = noisy(assemble(Identity(bert.SYSTEM, config, TASK), text))
+    one, two = model.answer(["the <mask> sat", "the [MASK] sat"])
+    assert one == two and one.value.startswith("the") and one.value.endswith(" sat") and "<mask>" not in one.value
+
+
+# -- runs
+
+
+def test_a_folder_of_documents_is_learnt(trained: tuple[Path, str]) -> None:
+    out, said = trained
+    valid = rows(out, "valid")
+    assert valid[-1]["word_loss"] < 0.5 * rows(out, "train")[0]["loss"] and valid[-1]["perplexity"] < 6
+    assert valid[-1]["follows_accuracy"] > 65 and valid[-1]["accuracy"] > 50
+    assert "rows of two texts up to 24 tokens" in said and "told apart (50 by chance)" in said
+    assert "[MASK]" in (out / "samples.txt").read_text() and "word_loss" in (out / "README.md").read_text()
+
+
+def test_a_run_answers_on_the_command_line_and_is_evaluated(trained: tuple[Path, str], corpus: Path) -> None:
+    out, _ = trained
+    said = run("run", str(out), "sun sand [MASK] shell wave .").out
+    assert said.startswith("sun sand sea shell wave .") and "| gap |" in said
+    row = json.loads(run("run", str(out), "iron [MASK] steam .", "--json").out)
+    assert row["value"] == "iron coal steam ." and row["gaps"][0][0]["probability"] > 0.3
+    scores = evaluate(out).scores
+    assert scores["word_loss"] == json.loads((out / "regard.json").read_text())["scores"]["word_loss"]
+    assert evaluate(out, [str(corpus)]).scores["accuracy"] > 50
+    assert "no gap" in run("run", str(out), "sun sand", code=2).err
+
+
+def test_a_run_is_what_transformers_reads(trained: tuple[Path, str]) -> None:
+    out, _ = trained
+    peer = transformers.AutoModelForPreTraining.from_pretrained(out, attn_implementation="eager")
+    tokens = transformers.AutoTokenizer.from_pretrained(out)
+    assert type(peer).__name__ == "BertForPreTraining"
+    given = tokens("sun sand sea", "salt wave", return_tensors="pt")
+    model = regard.load(out)
+    assert given["input_ids"][0, 0] == model.config.start and given["input_ids"][0, -1] == model.config.end
+    with torch.no_grad():
+        ours = model.logits(given["input_ids"], types=given["token_type_ids"])
+        right = peer(**given)
+        near(ours, right.prediction_logits, 1e-5)
+        near(model.head.follows(model.states(given["input_ids"], types=given["token_type_ids"]).summary),
+             right.seq_relationship_logits, 1e-5)  # fmt: skip
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(corpus: Path, tmp_path: Path) -> None:
+    train(corpus, tmp_path / "whole")
+    with stopped_in(6):
+        train(corpus, tmp_path / "cut")
+    train((), tmp_path / "cut", resume=True)
+    runs = [tmp_path / name for name in ("whole", "cut")]
+    assert checkpoints(runs[0])[-1] == checkpoints(runs[1])[-1]
+    same_tensors(*(run / "checkpoints" / checkpoints(run)[-1] / "state.safetensors" for run in runs))
+    assert rows(runs[0]) == rows(runs[1])
+
+
+def test_hidden_words_alone_need_no_pairs_no_pooler_and_no_second_document(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("\n".join(stories(20)), encoding="utf-8")
+    with pytest.raises(DataError, match=r"single document.*\n?.*model\.pairs=false"):
+        train(path, tmp_path / "run")
+    train(path, tmp_path / "run", "model.pairs=false", "train.packed=on", "data.whole_words=true", "data.hidden=0.3")
+    model = regard.load(tmp_path / "run")
+    assert not model.config.pairs and not hasattr(model.body, "pooler") and not model.head.pairs
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
+    assert set(rows(tmp_path / "run", "valid")[0]) == {"kind", "step", "loss", "word_loss", "perplexity", "accuracy"}
+
+
+def test_a_model_is_pre_trained_further(trained: tuple[Path, str], corpus: Path, tmp_path: Path) -> None:
+    said = io.StringIO()
+    console = Console(file=said, width=300)
+    settings = ["train.steps=2", "train.every=2", "train.tokens=384", "data.longest=24", "train.precision=float32"]
+    regard.train(
+        "mask", str(corpus), model=str(trained[0]), out=tmp_path / "more", settings=settings, console=console, device="cpu"
+    )
+    before, after = rows(trained[0], "valid")[-1]["word_loss"], rows(tmp_path / "more", "valid")[0]["word_loss"]
+    assert after < before + 1 and "new" not in said.getvalue()  # it begins where the other ended
+
+
+def test_a_pre_trained_model_is_fine_tuned(trained: tuple[Path, str], tmp_path: Path) -> None:
+    table = "text\tlabel\n" + "".join(f"{' '.join(story(t, 1, random.Random(i)).split())}\t{t.split()[0]}\n"
+                                      for i in range(20) for t in TOPICS)  # fmt: skip
+    (tmp_path / "a.tsv").write_text(table)
+    said = io.StringIO()
+    settings = ["train.steps=30", "train.every=30", "train.tokens=384", "train.rate=3e-3", "data.share=0.2", "train.precision=float32"]
+    regard.train(
+        "classify", str(tmp_path / "a.tsv"), model=str(trained[0]), out=tmp_path / "run", settings=settings,
+        console=Console(file=said, width=300), device="cpu",
+    )  # fmt: skip
+    assert rows(tmp_path / "run", "valid")[-1]["accuracy"] > 80 and "left out" in said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.hidden=0", "data.hidden must lie between 0 and 1"),
+        ("data.hidden=1.5", "data.hidden must lie between 0 and 1"),
+        ("data.longest=6", "data.longest=6 is too short a row"),
+        ("model.length=5", "model.length=5 is too short a row"),
+        ("train.tokens=20", "train.tokens=20 has no room for one row of data.longest=24"),
+        ("data.kind=bytes", "the tokenizer has no token for: pad, start, mask"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(corpus: Path, tmp_path: Path, setting: str, message: str) -> None:
+    with pytest.raises((SettingError, DataError), match=message):
+        train(corpus, tmp_path / "run", "data.vocabulary=300", setting)
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_for_it_is_checked_as_text_is(corpus: Path) -> None:
+    report = check("mask", str(corpus))
+    assert report.task == "mask" and report.counts["documents"] == 60 and not report.errors
+    one = check("mask", str(corpus / "00.txt"))
+    assert [finding.kind for finding in one.findings if finding.kind == "single"] == ["single"]
+
+
+def test_it_is_a_task_of_encoders_alone() -> None:
+    assert isinstance(TASK, Mask) and bert.SYSTEM.tasks[0] == "mask"
+    with pytest.raises(SettingError, match="cannot do the task 'mask'"):
+        regard.train("mask", "a.txt", model="gpt2-mini", out="nowhere")

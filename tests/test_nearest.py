@@ -1,0 +1,182 @@
+"""Which of many texts are nearest to a question: in Python, on the command line, and as the score of a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import regard
+from encoders import encoder
+from regard.data.pairs import Pair
+from regard.decode.settings import Decode
+from regard.errors import RegardError
+from regard.model import Model
+from regard.tasks.embed import Embed
+from regard.tasks.nearest import Among
+from regard.tasks.task import Sums
+from test_cli import Cli
+from test_cli import cli as cli
+from writings import STORY
+
+TEXTS = [f"{a} {b} on the {c}" for a in ("cats", "the dog") for b in ("sat", "is") for c in ("mat", "été", "façade")]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return encoder("embed", [STORY, *TEXTS, "abcdefghijklm"], vocabulary=200)
+
+
+# -- nearest
+
+
+def test_the_nearest_are_those_of_the_largest_cosines(model: Model) -> None:
+    texts = [*TEXTS, TEXTS[3], TEXTS[0]]  # some twice
+    query = "a cat on a mat"
+    answer = model.answer({"query": query, "among": texts, "best": 4})
+    cosines = np.array([a.value for a in model.answer(TEXTS)]) @ np.array(model.answer(query).value)
+    order = np.argsort(-cosines, kind="stable")[:4]
+    assert [(hit["value"], hit["index"]) for hit in answer.extra["hits"]] == [(TEXTS[i], i) for i in order]
+    assert answer.scores == pytest.approx(cosines[order], abs=1e-12) and answer.value == TEXTS[order[0]]
+    assert len(model.answer({"query": query, "among": texts}).scores) == 5
+    assert len(model.answer({"query": query, "among": texts, "best": 999}).scores) == len(set(texts))
+
+
+def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    real = Embed.vectors
+    monkeypatch.setattr(Embed, "vectors", lambda self, m, texts, *more: read.append(len(texts)) or real(self, m, texts, *more))  # type: ignore[func-returns-value]  # fmt: skip
+    texts = ["one", "two", "two"]
+    answers = model.answer([{"query": query, "among": texts} for query in ("x", "y", "two")])
+    assert read == [3, 2] and answers[2].value == "two" and answers[2].scores[0] == pytest.approx(1)
+
+
+def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.tasks.nearest.ROOM", 8)  # one question at a time
+    vectors = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 1.0], [3.0, 3.0]])
+    hits = Among(["east", "north", "up", "both"], vectors).nearest(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
+    assert [[hit.value for hit in some] for some in hits] == [["north", "up", "both"], ["east", "both", "north"]]
+    assert hits[0][0].cosine == pytest.approx(1) and hits[0][2].cosine == pytest.approx(0.5**0.5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ([3], "a text is wanted, not 3"), ({"query": "a"}, '"among"'), ({"query": "a", "among": []}, "nothing to search"),
+        ({"query": "a", "among": "b"}, "list of texts"), ({"query": "a", "among": ["b"], "best": 0}, "1 or more"),
+        ({"query": "a", "among": ["b", 2]}, "not 2"), ({"query": "a", "among": ["b"], "k": 1}, '"best"'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_said(model: Model, asked: Any, words: str) -> None:
+    with pytest.raises(RegardError, match=words):
+        model.answer(asked)
+
+
+def test_nothing_is_asked_and_nothing_answered(model: Model) -> None:
+    assert model.answer([]) == []
+
+
+# -- how good it is
+
+
+def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dict[str, Any], list[int]]:
+    encoded = model.task.encode(pairs, model.text, model.config, 99)
+    scores, answers = model.task.score(model, encoded, Decode(), regard.data.settings.Data(), Sums(1.0, 1.0), most)
+    return scores, [answer.extra["rank"] for answer in answers]
+
+
+def placed(model: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float]) -> None:
+    """Vectors are angles."""
+    name = {tuple(Embed()._rows([text], model.text, model.config, 99)[0][0].tolist()): at for text, at in table.items()}
+    angles = lambda rows: np.array([name[tuple(np.asarray(row).tolist())] for row in rows])  # noqa: E731
+    monkeypatch.setattr(
+        Embed, "_table", lambda self, model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1)
+    )
+
+
+def test_ranks_count_what_is_nearer_and_any_right_answer_will_do(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed(model, monkeypatch, {"the cat": 0.0, "sat": 0.3, "is": 0.2, "mat": 0.1, "a dog": 1.0, "on": 1.4, "b": 0.25})
+    pairs = [("the cat", "sat"), ("the cat", "is"), ("a dog", "on"), ("b", "mat"), ("mat", "the cat"), ("on", "on")]
+    scores, ranks = score(model, [Pair(a, b, "", 1) for a, b in pairs])
+    # 'mat' is nearer to 'the cat' than either of its own two; 'mat' is not told to find itself
+    assert ranks == [2, 2, 1, 3, 2, 1]
+    assert scores == {"mrr": round(100 * (0.5 + 0.5 + 1 + 1 / 3 + 0.5 + 1) / 6, 2), "accuracy": 33.33, "samples": 6}
+    assert score(model, [Pair(a, b, "", 1) for a, b in pairs], 3)[1] == ranks[:3]
+
+
+def test_vectors_that_are_all_the_same_find_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "abcdefghijklm"
+    placed(model, monkeypatch, dict.fromkeys(words, 0.5))
+    scores, ranks = score(model, [Pair(a, b, "", 1) for a, b in zip(words, words[1:] + "a", strict=True)])
+    assert set(ranks) == {12} and scores["mrr"] == scores["accuracy"] == 0
+
+
+# -- the command
+
+
+@pytest.fixture
+def saved(model: Model, tmp_path: Path) -> Path:
+    return model.save(tmp_path / "my encoder")
+
+
+def test_a_file_is_searched_for_what_is_nearest(cli: Cli, saved: Path, model: Model, tmp_path: Path) -> None:
+    (tmp_path / "my texts.txt").write_text("\n\n".join([*TEXTS, TEXTS[0]]) + "\n")
+    right = model.answer({"query": "the mat", "among": TEXTS, "best": 2})
+    told = "".join(
+        f"{score:7.4f}  {hit['value']}\n" for score, hit in zip(right.scores, right.extra["hits"], strict=True)
+    )
+    done = cli("run", saved, "the mat", "--among", "my texts.txt", "--best", 2)
+    assert (done.code, done.out) == (0, told) and "searching 13 texts of my texts.txt" in done.err
+    several = cli("run", saved, "--among", "my texts.txt", "--best", 2, stdin="the mat\nthe cat\n")
+    assert several.out.startswith(f"the mat\n{told}\nthe cat\n")
+    row = json.loads(cli("run", saved, "the mat", "--among", "my texts.txt", "--json").out)
+    assert row["input"] == "the mat" and row["value"] == right.value and len(row["hits"]) == 5
+    assert [hit["line"] for hit in row["hits"]][:2] == [1 + 2 * hit["index"] for hit in right.extra["hits"]]
+
+
+def test_a_table_is_searched_by_its_column(cli: Cli, saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text,more\n1,the cat,x\n2,a dog,the mat\n")
+    (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": "a dog"}\n')
+    for file in ("a.csv", "a.jsonl"):
+        row = json.loads(cli("run", saved, "the cat", "--among", file, "--json").out)
+        assert row["value"] == "the cat" and row["scores"][0] == pytest.approx(1)
+    other = cli("run", saved, "the mat", "--among", "a.csv", "--columns", "text=more", "--best", 1)
+    assert other.out == " 1.0000  the mat\n"
+
+
+def test_vectors_are_printed_one_a_line(cli: Cli, saved: Path, model: Model) -> None:
+    done = cli("run", saved, stdin="the cat\na dog\n")
+    rows = [[float(number) for number in line.split()] for line in done.out.splitlines()]
+    assert np.allclose(rows, [a.value for a in model.answer(["the cat", "a dog"])], atol=1e-6)
+    assert json.loads(cli("run", saved, "the cat", "--json").out)["value"] == model.answer("the cat").value
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--among", "none.txt"), "no such file"), (("--among", "empty.txt"), "is empty"),
+        (("--among", "blank.txt"), "holds no text"), (("--among", "."), "is a folder"), (("--best", "2"), "--among"),
+        (("--among", "a.csv"), "no column is named 'text'"), (("--choices", "a|b"), "--among"),
+        (("--among", "a.txt", "--columns", "text=a"), "no columns"), (("--among", "a.txt", "--choices", "a|b"), "--best"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_search_is_said(
+    cli: Cli, saved: Path, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    for name, text in (("empty.txt", ""), ("blank.txt", "\n \n"), ("a.csv", "x,y\n1,2\n"), ("a.txt", "a\n")):
+        (tmp_path / name).write_text(text)
+    done = cli("run", saved, "the cat", *words)
+    assert done.code == 2 and done.err.startswith("regard: ") and said in done.err and not done.out
+
+
+def test_long_searches_say_how_far_they_are(
+    cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.runs.asking.PAUSE", -1.0)
+    monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS))
+    err = cli("run", saved, "the cat", "--among", "a.txt").err
+    assert "of 12 texts," in err and "12 of 12" not in err

@@ -1,0 +1,349 @@
+"""Positions inside attention: against other implementations and written-out oracles, through every kernel and memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oracle import grads, near, noise, noisy
+from regard.nn import kernels
+from regard.nn.attention import Attention, Dot
+from regard.nn.block import Block, Feed, Residual, Stack
+from regard.nn.norm import RMS
+from regard.nn.relative import Buckets, Inside, Placed, Rotary, Shaw, Standing, to_halves, to_interleaved
+from regard.nn.rules import Causal, Real, Rule, Window, Written
+
+B, H, D, L = 2, 3, 8, 11
+
+
+def attention(heads: int = H, seed: int = 1, **more: Any) -> Any:
+    return noisy(Attention(heads * D, heads, **more), seed).eval()
+
+
+def whole(position: Inside, **standing: Tensor) -> Placed:
+    return Placed(noisy(position, 7), Standing(**standing))
+
+
+def make(kind: str) -> Inside:
+    made: dict[str, Inside] = {
+        "rotary": Rotary(D),
+        "rotary-halves": Rotary(D, "halves"),
+        "rotary values": Rotary(D, values=True),
+        "buckets": Buckets(H, buckets=8, furthest=9),
+        "buckets back": Buckets(H, buckets=8, furthest=9, both_ways=False),
+        "shaw": Shaw(D, reach=3),
+        "shaw keys": Shaw(D, reach=3, values=False),
+    }
+    return made[kind]
+
+
+KINDS = ("rotary", "rotary-halves", "rotary values", "buckets", "buckets back", "shaw", "shaw keys")
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+# -- what each of them means, written out
+
+
+def looked(one: Any, x: Tensor, kind: str, position: Any, mask: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Query by query and key by key: what is mixed (B, H, L, d) and the weights, from the formulas of the papers."""
+    q, k, v = one.project(x)
+    apart = at[None, :] - at[:, None]
+    if kind.startswith("rotary"):
+        turn = torch.stack([turning(int(place), position) for place in at])
+        q, k = (torch.einsum("lij,bhlj->bhli", turn, y) for y in (q, k))
+        v = torch.einsum("lij,bhlj->bhli", turn, v) if position.values else v
+    scores, offsets = q @ k.mT / D**0.5, torch.zeros(L, L, D, dtype=q.dtype)
+    for i in range(L):
+        for j in range(L):
+            if kind.startswith("buckets"):
+                scores[:, :, i, j] += position.table.weight[bucket(int(apart[i, j]), position)]
+            if kind.startswith("shaw"):
+                row = max(-3, min(3, int(apart[i, j]))) + 3
+                scores[:, :, i, j] += q[:, :, i] @ position.keys.weight[row] / D**0.5
+                if kind == "shaw":
+                    offsets[i, j] = position.values.weight[row]
+    weights = scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
+    return weights @ v + torch.einsum("bhij,ijd->bhid", weights, offsets), weights
+
+
+def turning(place: int, position: Rotary) -> Tensor:
+    """The matrix that turns each pair of channels by its angle."""
+    matrix = torch.zeros(D, D, dtype=torch.float64)
+    for pair in range(D // 2):
+        angle = place * 10000.0 ** (-2 * pair / D)
+        a, b = (pair, pair + D // 2) if position.layout == "halves" else (2 * pair, 2 * pair + 1)
+        matrix[a, a], matrix[a, b], matrix[b, a] = math.cos(angle), -math.sin(angle), math.sin(angle)
+        matrix[b, b] = math.cos(angle)
+    return matrix
+
+
+def bucket(apart: int, position: Buckets) -> int:
+    """Of 8: with both ways 2 alone and 2 shared on either side, else 4 alone and 4 shared, up to a distance of 9."""
+    ahead = 4 * (apart > 0) if position.both_ways else 0
+    away = abs(apart) if position.both_ways else max(-apart, 0)
+    limits = (1, 2, 5) if position.both_ways else (1, 2, 3, 4, 5, 6, 8)  # 2 · 4.5^(1/2) = 4.2; 4 · 2.25^(1/4) = 4.9, …
+    return ahead + sum(away >= limit for limit in limits)
+
+
+RULES: dict[str, Rule | None] = {
+    "all": None,
+    "causal": Causal(),
+    "padded": Real(torch.tensor([L, 4])),
+    "a row of nothing": Causal() & Real(torch.tensor([0, 7])),
+    "band": Causal() & Window(3, 0),
+}
+rules = pytest.mark.parametrize("rule", RULES)
+
+
+@kinds
+@rules
+@pytest.mark.parametrize("places", [None, [3, 4, 5, 9, 20, 21, 22, 50, 51, 2, 0]])
+def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, places: list[int] | None) -> None:
+    """Watched and unwatched, with gradients of the input and of all that is learned."""
+    one, x, r = attention(), noise(B, L, H * D).requires_grad_(), RULES[rule]
+    at = torch.arange(L) if places is None else torch.tensor(places)
+    placed = whole(make(kind), **({} if places is None else {"queries": at, "keys": at}))
+    index = torch.arange(L)
+    mask = torch.ones(B, 1, L, L, dtype=torch.bool)
+    if r is not None:
+        mask = r(index.view(-1, 1, 1, 1)[:B], index[:1], index.view(1, 1, -1, 1), index.view(1, 1, 1, -1)).expand_as(
+            mask
+        )
+    mixed, weights = looked(one, x, kind, placed.position, mask, at)
+    right = one.out(mixed.transpose(1, 2).flatten(2))
+    seen: list[Tensor] = []
+    learned = [x, *one.parameters(), *placed.position.parameters()]
+    wanted = grads(right, learned)
+    for watched in (None, lambda w, keys=None: seen.append(w)):
+        ours = one(x, rule=r, inside=placed, seen=watched)
+        near(ours, right)
+        for mine, theirs in zip(grads(ours, learned), wanted, strict=True):
+            near(mine, theirs, 1e-11)
+    near(seen[0], weights)
+
+
+@pytest.mark.parametrize("kind", ["buckets", "shaw keys"])
+@pytest.mark.parametrize("written", [False, True])
+def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> None:
+    """Eight rows take the kernel of steps, fewer the fused one."""
+    one, placed = attention(), make(kind)
+    q, k, v = noise(8, H, 2, D), noise(8, H, L, D, seed=1), noise(8, H, L, D, seed=2)
+    at, homes = torch.tensor([[9, 10]] * 8), torch.randint(0, 11, (8, L), generator=torch.Generator().manual_seed(3))
+    rule = Written.out(noise(8, 2, L, seed=5) > -1) if written else None
+    said = []
+    with torch.no_grad():
+        for rows in (slice(0, 8), slice(0, 2)):
+            own = None if rule is None else Written.out(rule.table[rows])
+            kernel = kernels.choose(q[rows], k[rows], own, at[rows], 0.0, False, biased=True)
+            assert kernel == ("stepped" if rows.stop == 8 else "sdpa")
+            here = Placed(noisy(placed, 7), Standing(at[rows], homes[rows]))
+            said.append(one.attend(q[rows], k[rows], v[rows], own, at[rows], inside=here))
+    near(said[0][:2], said[1])
+
+
+@pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw", "shaw keys"])
+@pytest.mark.parametrize("length", [30, 140])
+def test_sixteen_bits_are_near(kind: str, length: int) -> None:
+    """Of short rows the plain kernel, of longer ones the fused one in float32."""
+    one, x = attention(), noise(B, length, H * D) / 3
+    right = one(x, rule=Causal(), inside=whole(make(kind)))
+    half = Placed(noisy(make(kind), 7).bfloat16(), Standing())
+    ours = one.bfloat16()(x.bfloat16(), rule=Causal(), inside=half)
+    assert ours.dtype == torch.bfloat16
+    assert float((ours.double() - right).detach().norm() / right.detach().norm()) < 0.02
+
+
+@pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw keys"])
+def test_weights_are_dropped_in_training_and_only_then(kind: str) -> None:
+    one, x, placed = attention(dropout=0.5), noise(B, L, H * D), whole(make(kind))
+    right = one(x, inside=placed)
+    assert torch.equal(right, one(x, inside=placed))
+    torch.manual_seed(0)
+    drawn = torch.stack([one.train()(x, inside=placed) for _ in range(300)])
+    assert not torch.equal(drawn[0], drawn[1])
+    near(drawn.mean(0), right, 0.12)
+
+
+def test_what_is_dropped_adds_no_vector_of_its_distance_either() -> None:
+    one, x, placed = attention(dropout=0.5).train(), noise(B, L, H * D), whole(make("shaw"))
+    weights: list[Tensor] = []
+    one(x, inside=placed, seen=lambda w: weights.append(w))
+    torch.manual_seed(3)
+    ours = one(x, inside=placed)
+    torch.manual_seed(3)
+    kept = nn.functional.dropout(weights[0], 0.5)
+    rows = (torch.arange(L) - torch.arange(L)[:, None]).clamp(-3, 3) + 3
+    position: Any = placed.position
+    mixed = kept @ one.project(x)[2] + torch.einsum("bhij,ijd->bhid", kept, position.values.weight[rows])
+    near(ours, one.out(mixed.transpose(1, 2).flatten(2)))
+
+
+@kinds
+def test_the_beginning_does_not_matter_but_distances_do(kind: str) -> None:
+    one, x, at = attention(), noise(B, L, H * D), torch.arange(L)
+    moved = one(x, inside=whole(make(kind), queries=at + 100, keys=at + 100))
+    right = one(x, inside=whole(make(kind)))
+    if kind == "rotary values":  # they are turned by where they stand
+        assert not torch.allclose(moved, right)
+    else:
+        near(moved, right, 1e-11)
+    assert not torch.allclose(one(x, inside=whole(make(kind), queries=at * 2, keys=at * 2)), right)
+    assert not torch.allclose(one(x), right)
+
+
+# -- other implementations
+
+
+def fill(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    with torch.no_grad():
+        for theirs, ours in pairs:
+            theirs.copy_(ours)
+
+
+def apart(one: Any, *names: str) -> list[tuple[Tensor, Tensor]]:
+    """The rows of the joined matrix, as gradients and weights of three."""
+    return [*zip(one.qkv.weight.chunk(3), one.qkv.bias.chunk(3), strict=True)]
+
+
+def same_gradients(ours: Tensor, right: Tensor, one: Any, theirs: list[Any], x: Tensor) -> None:
+    near(ours, right)
+    mine, wanted = grads(ours, [x, one.qkv.weight]), grads(right, [x, *(layer.weight for layer in theirs)])
+    near(mine[0], wanted[0])
+    near(mine[1], torch.cat(wanted[1:]))
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_interleaved_turns_are_those_of_roformer(values: bool) -> None:
+    from transformers import RoFormerConfig
+    from transformers.models.roformer import modeling_roformer as theirs
+
+    config = RoFormerConfig(hidden_size=H * D, num_attention_heads=H, rotary_value=values, max_position_embeddings=16)
+    right, one = theirs.RoFormerSelfAttention(config).double().eval(), attention()
+    layers = [right.query, right.key, right.value]
+    for layer, (weight, bias) in zip(layers, apart(one), strict=True):
+        fill([(layer.weight, weight), (layer.bias, bias)])
+    fill([(one.out.weight, torch.eye(H * D)), (one.out.bias, torch.zeros(H * D))])
+    position = Rotary(D, values=values)
+    cos, sin = position.waves(torch.arange(L), torch.float64)
+    table = theirs.RoFormerSinusoidalPositionalEmbedding(16, D).create_weight()
+    assert torch.allclose(table[:L].double(), torch.cat([sin, cos], -1), atol=1e-6)
+    x, hidden = noise(B, L, H * D).requires_grad_(), torch.arange(L) >= torch.tensor([[L], [5]])
+    mask = torch.zeros(B, 1, 1, L, dtype=torch.float64).masked_fill(hidden[:, None, None], -1e9)
+    wanted = right(x, mask, sinusoidal_pos=torch.cat([sin, cos], -1)[None, None])[0]
+    ours = one(x, rule=Real(torch.tensor([L, 5])), inside=Placed(position, Standing()))
+    same_gradients(ours, wanted, one, layers, x)
+
+
+def test_turned_halves_are_those_of_llama_and_one_layout_becomes_the_other() -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama import modeling_llama as theirs
+
+    config = LlamaConfig(
+        hidden_size=H * D, num_attention_heads=H, num_key_value_heads=H, attention_bias=True, attn_implementation="sdpa"
+    )
+    right, one = theirs.LlamaAttention(config, 0).double().eval(), attention()
+    layers = [right.q_proj, right.k_proj, right.v_proj]
+    for layer, (weight, bias) in zip(layers, apart(one), strict=True):
+        fill([(layer.weight, weight), (layer.bias, bias)])
+    fill([(right.o_proj.weight, one.out.weight), (right.o_proj.bias, one.out.bias)])
+    position, at = Rotary(D, "halves"), torch.arange(L) + 3
+    waves = tuple(torch.cat([wave, wave], -1)[None] for wave in position.waves(at, torch.float64))
+    x = noise(B, L, H * D).requires_grad_()
+    for mine, table in zip(waves, theirs.LlamaRotaryEmbedding(config)(x, at[None]), strict=True):
+        assert torch.allclose(mine, table.double(), atol=1e-5)
+    wanted = right(x, position_embeddings=waves, attention_mask=None)[0]  # without a mask it looks back only
+    ours = one(x, rule=Causal(), inside=Placed(position, Standing(at, at)))
+    same_gradients(ours, wanted, one, layers, x)
+    q, k, v = (torch.cat([weight, bias[:, None]], 1) for weight, bias in apart(one))
+    other = attention(seed=5)
+    joined = torch.cat([to_interleaved(q, H), to_interleaved(k, H), v])
+    fill([(other.qkv.weight, joined[:, :-1]), (other.qkv.bias, joined[:, -1])])
+    fill([(other.out.weight, one.out.weight), (other.out.bias, one.out.bias)])
+    near(other(x, rule=Causal(), inside=Placed(Rotary(D), Standing(at, at))), ours)
+    assert torch.equal(to_halves(to_interleaved(q, H), H), q) and not torch.equal(to_interleaved(q, H), q)
+
+
+def test_vectors_for_distances_are_those_of_wav2vec2_bert() -> None:
+    from transformers import Wav2Vec2BertConfig
+    from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as theirs
+
+    config = Wav2Vec2BertConfig(
+        hidden_size=H * D, num_attention_heads=H, position_embeddings_type="relative_key",
+        left_max_position_embeddings=3, right_max_position_embeddings=3,
+    )  # fmt: skip
+    right, one, position = theirs.Wav2Vec2BertSelfAttention(config).double().eval(), attention(), make("shaw keys")
+    layers = [right.linear_q, right.linear_k, right.linear_v]
+    for layer, (weight, bias) in zip(layers, apart(one), strict=True):
+        fill([(layer.weight, weight), (layer.bias, bias)])
+    fill([(right.linear_out.weight, one.out.weight), (right.linear_out.bias, one.out.bias)])
+    fill([(right.distance_embedding.weight, noisy(position, 3).keys.weight)])
+    x = noise(B, L, H * D).requires_grad_()
+    same_gradients(one(x, inside=Placed(position, Standing())), right(x)[0], one, layers, x)
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize(("buckets", "furthest"), [(32, 128), (8, 20), (16, 64), (32, 64), (64, 128), (12, 96)])
+def test_buckets_are_those_of_t5(both_ways: bool, buckets: int, furthest: int) -> None:
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    apart = torch.arange(-2000, 2001)
+    right = T5Attention._relative_position_bucket(apart, both_ways, buckets, furthest)
+    assert torch.equal(Buckets(H, buckets, furthest, both_ways).bucket(apart), right)
+
+
+def t5_encoder(depth: int, hidden: int) -> Any:
+    width = H * D
+
+    def residual(inner: nn.Module) -> Residual:
+        return Residual(inner, width, "pre", eps=1e-6, kind=RMS)
+
+    blocks = [
+        Block(
+            residual(Attention(width, H, bias=False, score=Dot(scale=1.0))),
+            residual(Feed(width, hidden, bias=False)),
+        )
+        for _ in range(depth)
+    ]
+    return noisy(Stack(blocks, RMS(width), Buckets(H))).eval()
+
+
+def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs, gradients and padding; and one table for all blocks."""
+    from transformers import T5Config, T5EncoderModel
+    from transformers.models.t5 import modeling_t5
+
+    length, ours = 150, t5_encoder(3, 20)
+    config = T5Config(vocab_size=17, d_model=H * D, d_kv=D, d_ff=20, num_layers=3, num_heads=H, dropout_rate=0.0)
+    right: Any = T5EncoderModel(config).double().eval()
+    mine, theirs = [ours.position.table.weight, ours.norm.weight], [
+        right.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight,
+        right.encoder.final_layer_norm.weight,
+    ]  # fmt: skip
+    for block, other in zip(ours.blocks, right.encoder.block, strict=True):
+        attend, feed = other.layer
+        own = attend.SelfAttention
+        fill([*zip((own.q.weight, own.k.weight, own.v.weight), block.attend.inner.qkv.weight.chunk(3), strict=True)])
+        mine += [block.attend.norm.weight, block.attend.inner.out.weight, block.feed.norm.weight]
+        mine += [block.feed.inner.up.weight, block.feed.inner.down.weight]
+        theirs += [attend.layer_norm.weight, own.o.weight, feed.layer_norm.weight]
+        theirs += [feed.DenseReluDense.wi.weight, feed.DenseReluDense.wo.weight]
+    fill([*zip(theirs, mine, strict=True)])
+    assert [name for name in ours.state_dict() if "table" in name] == ["position.table.weight"]
+    lengths = torch.tensor([length, 60])
+    x, real = noise(B, length, H * D).requires_grad_(), torch.arange(length) < lengths[:, None]
+    said = ours(x, rule=Real(lengths))[0][real]
+    rounded = right(inputs_embeds=x, attention_mask=real.long()).last_hidden_state[real]
+    near(said, rounded, 1e-6)  # their norm takes its mean in float32
+
+    def clean(norm: Any, x: Tensor) -> Tensor:
+        return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+
+    monkeypatch.setattr(modeling_t5.T5LayerNorm, "forward", clean)
+    wanted = right(inputs_embeds=x, attention_mask=real.long()).last_hidden_state[real]
+    near(said, wanted)
+    for here, there in zip(grads(said, [x, *mine]), grads(wanted, [x, *theirs]), strict=True):
+        near(here, there, 1e-11)

@@ -1,0 +1,308 @@
+"""`model.relative` in every system: learning, stepping, beams, packing, watching, saving, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from conftest import TWELVE, train_tiny
+from regard.decode.recorded import recorded
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.errors import SettingError, WeightsError
+from regard.model import Model
+from regard.nn import kernels
+from regard.nn.attention import Attention
+from regard.nn.block import Block, Feed, Residual, Stack, vaswani_block
+from regard.nn.relative import Buckets, Inside, Placed, Rotary, Shaw, Standing, packs
+from regard.nn.rules import Causal
+from regard.nn.watch import watch
+from regard.runs.info import info
+from regard.systems import SYSTEMS, gpt2
+from regard.tasks.task import Terms
+from regard.waists import Batch
+from tiny import TINY, collate, gradients, near, noise, noisy, tiny
+
+NONE = {"positions": "none"}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformer rotary": ("transformer", {"relative": "rotary"}),
+    "transformer rotary-halves": ("transformer", {"relative": "rotary-halves", **NONE}),
+    "transformer buckets": ("transformer", {"relative": "buckets", "norm": "pre", **NONE}),
+    "transformer shaw": ("transformer", {"relative": "shaw", **NONE}),
+    "decoder rotary": ("decoder", {"relative": "rotary", **NONE}),
+    "decoder buckets": ("decoder", {"relative": "buckets", **NONE}),
+    "decoder shaw": ("decoder", {"relative": "shaw"}),
+    "gpt1 rotary": ("gpt1", {"relative": "rotary", **NONE}),
+    "gpt2 rotary-halves": ("gpt2", {"relative": "rotary-halves", **NONE}),
+    "gpt2 buckets": ("gpt2", {"relative": "buckets"}),
+    "gpt2 shaw": ("gpt2", {"relative": "shaw", **NONE}),
+    "gpt3 rotary": ("gpt3", {"relative": "rotary", **NONE}),
+    "gpt3 buckets": ("gpt3", {"relative": "buckets", **NONE}),
+    "gpt3 shaw": ("gpt3", {"relative": "shaw", **NONE}),
+}
+"""Those of GPT-3 look back three tokens in every other layer."""
+cases = pytest.mark.parametrize("case", CASES)
+rooms = pytest.mark.parametrize("room", [None, 14])
+
+
+def model_of(case: str, **changes: Any) -> Model:
+    name, fields = CASES[case]
+    return tiny(name, **{**fields, **changes})
+
+
+def batch_of(case: str, model: Model, **more: Any) -> Batch:
+    return collate(model, TINY[CASES[case][0]].samples, **more)
+
+
+def asked(model: Model, batch: Batch) -> Tensor:
+    return model.body.read(model.body(batch).sequence)[batch.labels != -100]
+
+
+def reading(batch: Batch, ids: Tensor) -> Batch:
+    """The same sources, with these tokens on the side that goes on."""
+    return Batch(ids) if batch.target is None else replace(batch, target=ids, labels=None)
+
+
+# -- generating
+
+
+@cases
+@rooms
+def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: str, room: int | None) -> None:
+    """Rows join where they are: at 2, 5 and 1 tokens."""
+    model = model_of(case)
+    batch = batch_of(case, model, rows=[0, 1, 3])
+    ids = torch.randint(3, 20, (3, 12), generator=torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        right = model.body.read(model.body(reading(batch, ids)).sequence)
+        lengths, state = [2, 5, 1], None
+        for row, length in enumerate(lengths):
+            one = batch.rows(torch.tensor([row]))
+            new = model.body.start(reading(one, ids[row : row + 1, :length]), room)
+            if state is None:
+                state = new
+            else:
+                state.join(new)
+        for step in range(6):
+            at = torch.tensor(lengths) - 1 + step
+            ours = model.body.step(ids[torch.arange(3), at], state)
+            near(ours, right[torch.arange(3), at])
+        if batch.target is None:  # the same as padded prompts
+            state = model.body.start(Batch(ids[:, :5], torch.tensor(lengths)), room)
+            near(model.body.step(ids[torch.arange(3), torch.tensor(lengths) - 1], state), right[range(3), [1, 4, 0]])
+
+
+@cases
+@rooms
+def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | None) -> None:
+    """Two beams of three rows exchange their pasts; a row leaves."""
+    model = model_of(case)
+    batch = batch_of(case, model, rows=[0, 1, 3])
+    start = torch.randint(3, 15, (3, 3), generator=torch.Generator().manual_seed(5))
+    said = noise(4, 6, seed=3).abs().mul(5).long() + 3
+    owners, paths = torch.arange(3).repeat_interleave(2), start.repeat_interleave(2, 0)[:, :-1]
+    with torch.no_grad():
+        state = model.body.start(reading(batch, start), room)
+        state.widen(2)
+        for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [1, 0, 2, 3], [0, 1, 2, 3])):
+            tokens = start[:, -1].repeat_interleave(2) if number == 0 else said[number, : len(paths)]
+            paths = torch.cat([paths, tokens[:, None]], 1)
+            whole = reading(batch.rows(owners), paths)
+            near(model.body.step(tokens, state), model.body.read(model.body(whole).sequence)[:, -1])
+            state.reorder(torch.tensor(rows))
+            paths = paths[rows]
+            if number == 1:
+                kept = [4, 5, 0, 1]
+                state.keep(torch.tensor(kept))
+                paths, owners = paths[kept], owners[kept]
+
+
+@cases
+@pytest.mark.parametrize("settings", [Decode(), Decode(beam=3)])
+def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: str, settings: Decode) -> None:
+    model = model_of(case)
+    batch = batch_of(case, model, rows=[0, 1, 3])
+    prompt = torch.randint(3, 20, (3, 2), generator=torch.Generator().manual_seed(2))
+    if batch.target is None:
+        batch, limits = Batch(prompt, torch.tensor([1, 2, 2])), torch.tensor([9, 7, 8])
+    else:
+        batch, limits = replace(batch, target=prompt, labels=None), torch.tensor([9, 7, 8])
+    right = search(model.body, batch, model.config.end, limits, settings)
+    with torch.inference_mode():
+        ours = recorded(model.body, batch, model.config.end, limits, settings, np.arange(3), None, graph=False)
+    assert ours is not None
+    assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
+
+
+# -- reading
+
+
+@pytest.mark.parametrize("case", ["transformer rotary", "transformer buckets", "transformer shaw", "gpt3 buckets"])
+def test_packed_rows_learn_what_padded_rows_learn(case: str) -> None:
+    model = model_of(case)
+    padded, packed = batch_of(case, model), batch_of(case, model, packed=True)
+    right, ours = (model.task.loss(model, batch, Terms(0.1))[0] for batch in (padded, packed))
+    near(ours, right)
+    near(asked(model, packed), asked(model, padded))
+    mine, theirs = gradients(model.body, ours), gradients(model.body, right)
+    assert set(mine) == {name for name, _ in model.body.named_parameters()}, "all of them are reached"
+    for name, gradient in mine.items():
+        assert bool(gradient.any())
+        near(gradient, theirs[name], 1e-11)
+
+
+@cases
+def test_positions_that_are_given_are_those_that_count(case: str) -> None:
+    model = model_of(case)
+    x = batch_of(case, model, rows=[0]).x[:, :4]
+    y = None if CASES[case][0] != "transformer" else torch.tensor([[4, 5, 6]])
+    at = torch.arange(x.shape[1])
+    right = model.logits(x, y)
+    assert torch.equal(model.logits(x, y, where=at), right)
+    assert not torch.allclose(model.logits(x, y, where=2 * at), right)
+    if model.config.positions == "none":
+        near(model.logits(x, y, where=at + 7), right, 1e-11)
+
+
+@cases
+def test_what_is_watched_is_what_was_done(case: str) -> None:
+    model, batch = model_of(case), batch_of(case, model_of(case))
+    right = model.body(batch).sequence
+    with watch(model) as seen:
+        ours = model.body(batch).sequence
+    near(ours, right)
+    own = [name for name in seen.names() if name.endswith("attend")]
+    weights = torch.stack([seen.weights(name).sum(-1) for name in own if name.startswith("decoder")])
+    near(weights, torch.ones_like(weights))
+    plain = tiny(CASES[case][0], **{**CASES[case][1], "relative": "none"})
+    plain.body.load_state_dict({k: v for k, v in model.body.state_dict().items() if ".position." not in k})
+    with watch(plain) as before:
+        plain.body(batch)
+    assert all(not torch.allclose(seen.weights(name), before.weights(name)) for name in own)
+
+
+TRACED = """
+import torch, regard
+from regard.waists import Batch
+x = torch.randint(3, 60, (2, 9))
+for preset, relative in (("transformer-tiny", "buckets"), ("gpt2-tiny-char", "rotary"), ("gpt2-tiny-char", "shaw")):
+    body = regard.build(preset, relative=relative, positions="none", depth=2).body.eval()
+    batch = Batch(x, target=x if preset.startswith("trans") else None)
+    traced = torch.compile(body, backend="eager", fullgraph=True)(batch).sequence
+    assert torch.equal(traced, body(batch).sequence), relative
+"""
+
+
+def test_a_pass_is_traced_as_one_graph() -> None:
+    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_all_blocks_share_is_made_once_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: made.append(name) or real(*given))
+
+    counted(Buckets, "bucket")
+    counted(Rotary, "waves")
+    counted(kernels, "hidden_in")
+    for case in ("gpt2 buckets", "gpt2 rotary-halves"):
+        model = model_of(case)
+        model.body(Batch(torch.arange(9)[None]))
+    assert made == ["bucket", "hidden_in", "waves"]
+
+
+# -- a person's words
+
+
+@cases
+def test_a_saved_model_answers_as_before(case: str, tmp_path: Path) -> None:
+    model, name = model_of(case), CASES[case][0]
+    batch = batch_of(case, model)
+    right = model.body(batch).sequence
+    back = regard.load(model.save(tmp_path / "it"))
+    assert back.config == model.config and torch.equal(back.body(batch).sequence, right)
+    tables = [key for key in back.body.state_dict() if ".position." in key]
+    stacks, depth = (2, 5) if name == "transformer" else (1, 3)
+    kind = model.config.relative
+    assert len(tables) == {"buckets": stacks, "shaw": 2 * depth}.get(kind, 0)
+    if SYSTEMS[name].published.model_type:
+        with pytest.raises(WeightsError, match=f"relative={kind}"):
+            regard.save(model, tmp_path / "theirs")
+
+
+def test_a_run_by_name_learns_answers_and_explains(few: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said = train_tiny(few, run, *TWELVE, "model.positions=none", "model.relative=buckets")
+    model = regard.load(run)
+    assert model.config.relative == "buckets" and isinstance(model.body.encoder.position, Buckets)
+    assert model.body.encoder.position.both_ways and not model.body.decoder.position.both_ways
+    assert isinstance(model.answer("a cat", beam=2).value, str) and "12" in said
+    assert model.explain("a cat").save(tmp_path / "map.html").exists()
+    assert any("position" in layer.name for layer in info(str(run)).layers)
+
+
+@pytest.mark.parametrize("preset", ["gpt2-tiny-char", "decoder-tiny", "transformer-tiny", "gpt3-mini"])
+def test_what_cannot_be_is_told_by_the_names_of_settings(preset: str) -> None:
+    with pytest.raises(SettingError, match=r"model\.relative=rotary turns channels in pairs"):
+        regard.build(preset, width=27, heads=3, relative="rotary")
+    with pytest.raises(SettingError, match="rotary-halves"):
+        regard.build(preset, relative="rotery")
+    assert all(packs(gpt2.Config(relative=kind)) == kind.startswith("r") for kind in ("rotary", "buckets", "shaw"))
+    assert packs(gpt2.Config()) and packs(object())
+
+
+def refused(words: str, position: Any, blocks: Any = None) -> None:
+    with pytest.raises(ValueError, match=words):
+        Stack(blocks or [vaswani_block(12, 3, 8), vaswani_block(12, 3, 8)], position=position)
+
+
+def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
+    refused("width 6 in heads of width 4", Rotary(6))
+    refused("width 6 for distances in heads of width 4", [Shaw(6), Shaw(6)])
+    refused("buckets for 4 heads in an attention of 3", Buckets(4))
+    refused("shorter", [Shaw(4)])
+    refused("Identity has none", Rotary(4), [torch.nn.Identity()])
+    crossing = Block(Residual(Attention(12, 3, context=12), 12), Residual(Feed(12, 8), 12))
+    refused("acts inside the self-attention", Rotary(4), [crossing])
+    for wrong in (lambda: Rotary(5), lambda: Buckets(2, 30), lambda: Buckets(2, 32, 8), lambda: Shaw(4, 0)):
+        with pytest.raises(ValueError):
+            wrong()
+    with pytest.raises(ValueError, match="to a context"):
+        Attention(12, 3, context=12)(torch.zeros(1, 2, 12), torch.zeros(1, 2, 12), inside=Placed(Rotary(4), Standing()))
+
+
+@pytest.mark.parametrize("position", [Rotary(4), Buckets(3), None])
+def test_who_steps_without_saying_where_is_refused(position: Inside | None) -> None:
+    stack: Any = noisy(Stack([vaswani_block(12, 3, 8), vaswani_block(12, 3, 8)], position=position))
+    x = noise(1, 3, 12)
+    with torch.no_grad():
+        right = stack(x, rule=Causal())[0]
+        memory = stack.memories(x)
+        near(stack(x[:, :2], rule=Causal(), memory=memory)[0], right[:, :2])
+        if position is not None:
+            with pytest.raises(ValueError, match="must be told where"):
+                stack(x[:, 2:], memory=memory)
+        near(stack(x[:, 2:], memory=memory, where=torch.tensor([[2]]))[0], right[:, 2:])
+
+
+def test_those_without_hand_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    real = Attention.forward
+    monkeypatch.setattr(Attention, "forward", lambda *a, **k: calls.append(k) or real(*a, **k))
+    model = tiny("gpt2")
+    state = model.body.start(Batch(torch.tensor([[3, 4, 5]])))
+    model.body.step(torch.tensor([5]), state)
+    assert len(calls) == 6 and not any("inside" in given for given in calls) and not state.measured

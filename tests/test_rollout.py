@@ -1,0 +1,190 @@
+"""Roll-out and relevance against their definitions, one number at a time; and rows so long that no matrix could be written."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regard.explain.blocks import Blocks
+from regard.explain.rollout import Layer, Links, relevance, rollout
+from regard.explain.seeing import Part, View, parted
+from regard.waists import Look
+from tiny import near, noise
+
+L, H, DEPTH = 7, 3, 4
+
+
+def looks(causal: bool = False, blind: int | None = None, seed: int = 0) -> list[Tensor]:
+    """(H, L, L) of each layer; `blind` sees nothing."""
+    found = []
+    for layer in range(DEPTH):
+        weights = (noise(H, L, L, seed=10 * seed + layer) * 2).exp()
+        weights = weights.tril() if causal else weights
+        weights = weights / weights.sum(-1, keepdim=True)
+        if blind is not None:
+            weights[:, blind] = 0
+        found.append(weights)
+    return found
+
+
+def written_out(weights: list[Tensor]) -> list[list[float]]:
+    """Every row of the product over the layers of (A + I) / 2, its rows made to sum to 1."""
+    found = [[float(i == j) for j in range(L)] for i in range(L)]
+    for heads in weights:
+        step = []
+        for i in range(L):
+            row = [sum(float(heads[h, i, j]) for h in range(H)) / H * 0.5 + 0.5 * (i == j) for j in range(L)]
+            step.append([value / sum(row) for value in row])
+        found = [[sum(step[i][m] * found[m][j] for m in range(L)) for j in range(L)] for i in range(L)]
+    return found
+
+
+def whole(weights: list[Tensor]) -> list[Layer]:
+    return [Layer(L, (Links(heads.mean(0)),)) for heads in weights]
+
+
+def one(at: int, length: int = L) -> Tensor:
+    row = torch.zeros(length, dtype=torch.float64)
+    row[at] = 1
+    return row
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("blind", [None, 2])
+def test_a_row_is_carried_back_as_the_product_of_all_layers_says(causal: bool, blind: int | None) -> None:
+    weights = looks(causal, blind)
+    right = written_out(weights)
+    for at in range(L):
+        row = rollout(whole(weights), one(at))
+        near(row, torch.tensor(right[at], dtype=torch.float64))
+        assert float(row.sum()) == pytest.approx(1, abs=1e-12) and float(row.min()) >= 0
+        assert not causal or not row[at + 1 :].any()
+    mean = rollout(whole(weights), torch.full((L,), 1 / L, dtype=torch.float64))
+    near(mean, torch.tensor(right, dtype=torch.float64).mean(0))
+
+
+def test_relevance_is_joined_from_the_first_layer_to_the_last() -> None:
+    weights = looks(seed=3)
+    found = [[float(i == j) for j in range(L)] for i in range(L)]
+    for heads in weights:  # R ← R + Ā R
+        mean = [[sum(float(heads[h, i, j]) for h in range(H)) / H for j in range(L)] for i in range(L)]
+        more = [[sum(mean[i][m] * found[m][j] for m in range(L)) for j in range(L)] for i in range(L)]
+        found = [[found[i][j] + more[i][j] for j in range(L)] for i in range(L)]
+    for at in range(L):
+        near(relevance(whole(weights), one(at)), torch.tensor(found[at], dtype=torch.float64) - one(at), 1e-11)
+
+
+# -- windows: a record has fewer columns than there are tokens, and says which token each is
+
+
+@dataclass(frozen=True)
+class Rowed(Look):
+    queries: Tensor | None = None
+
+
+def windowed(length: int, wide: int, heads: int, steps: tuple[int, ...] = (1,), seed: int = 0) -> Look:
+    """Weights over the neighbours up to `wide` steps to each side; a column outside of the row has the key -1."""
+    at, beside = torch.arange(length), torch.arange(-wide, wide + 1)
+    keys = torch.stack([at[:, None] + beside * step for step in steps])
+    there = (keys >= 0) & (keys < length)
+    keys = torch.where(there, keys, -1)
+    weights = torch.rand(heads, length, 2 * wide + 1, generator=torch.Generator().manual_seed(seed)) * there
+    return Look("it", (weights / weights.sum(-1, keepdim=True))[None], keys[None])
+
+
+def dense(look: Look, length: int) -> Tensor:
+    """(H, L, L) the same, written out."""
+    assert look.keys is not None
+    found = torch.zeros(look.weights.shape[1], length, length, dtype=look.weights.dtype)
+    for h, i, c in np.ndindex(*look.weights.shape[1:]):
+        key = int(look.keys[0, h if look.keys.shape[1] > 1 else 0, i, c])
+        if key >= 0:
+            found[h, i, key] += look.weights[0, h, i, c]
+    return found
+
+
+@pytest.mark.parametrize("steps", [(1,), (1, 2, 3)])
+def test_windows_are_carried_as_the_matrix_they_stand_for(steps: tuple[int, ...]) -> None:
+    records = [windowed(L, 2, H, steps, seed) for seed in range(DEPTH)]
+    view = View(0, L, Blocks.of(L, L), (3,))
+    for record in records:
+        view.add([record])
+    weights = [dense(record, L).double() for record in records]
+    near(torch.from_numpy(view.rolled((3,))), torch.tensor(written_out(weights)[3], dtype=torch.float64), 1e-6)
+    for layer in range(DEPTH):
+        assert np.allclose(view.tiles[layer], weights[layer], atol=1e-6)
+        assert np.allclose(view.asked[layer], weights[layer][:, 3], atol=1e-6)
+
+
+def test_a_token_that_sees_all_has_a_row_of_its_own_that_counts_alone() -> None:
+    record = windowed(L, 1, H)
+    far = torch.rand(1, H, 2, L, generator=torch.Generator().manual_seed(9)).softmax(-1)
+    extra = Rowed("it", far, None, torch.tensor([[0, 4]]))
+    right = dense(record, L)
+    right[:, [0, 4]] = far[0]
+    view = View(0, L, Blocks.of(L, L), (4,))
+    view.add([record, extra])
+    near(torch.from_numpy(view.rolled((4,))), rollout([Layer(L, (Links(right.mean(0)),))], one(4)), 1e-6)
+    assert np.allclose(view.tiles[0], right, atol=1e-6) and np.allclose(view.asked[0], right[:, 4], atol=1e-6)
+    assert len(parted([record, extra], 0, L)) == 2
+
+
+def test_padding_and_other_rows_are_left_out() -> None:
+    weights = torch.rand(2, H, L, L, generator=torch.Generator().manual_seed(1))
+    part = Part.of(Look("it", weights), 1, 5)
+    assert torch.equal(part.weights, weights[1, :, :5, :5])
+
+
+# -- blocks
+
+
+def test_a_block_looks_as_its_tokens_do_in_the_mean() -> None:
+    weights = looks()[0]
+    blocks = Blocks.of(L, 4, apart=(0,))
+    assert blocks.starts == (0, 1, 3, 5, 7) and not blocks.single and Blocks.of(L, L).single
+    view = View(0, L, blocks, (0,))
+    view.add([Look("it", weights[None])])
+    for h, i, j in np.ndindex(H, 4, 4):
+        (a, b), (c, d) = blocks.starts[i : i + 2], blocks.starts[j : j + 2]
+        right = sum(float(weights[h, x, y]) for x in range(a, b) for y in range(c, d)) / (b - a)
+        assert view.tiles[0][h, i, j] == pytest.approx(right, abs=1e-6)
+    assert np.allclose(view.tiles[0].sum(-1), 1, atol=1e-6)
+    assert blocks.names(list("abcdefg")) == ("a", "b c", "d e", "f g")
+
+
+def test_there_are_never_more_blocks_than_were_asked_for_and_those_apart_stay_so() -> None:
+    for length in (1, 5, 96, 97, 500, 4097, 65_536):
+        for apart in ((), (0,), (0, length - 1), tuple(range(min(length, 9))), tuple(range(0, length, 3))):
+            blocks = Blocks.of(length, 96, apart)
+            assert len(blocks) <= 96 and blocks.starts[0] == 0 and blocks.starts[-1] == length
+            assert blocks.sizes.min() > 0 and blocks.single == (length <= 96)
+            if len(apart) < 3:
+                assert all(blocks.sizes[int(blocks.numbers[at])] == 1 for at in apart)
+    assert Blocks.of(65_536, 96, (0,)).names(["x"] * 65_536)[:2] == ("x", "2–691")
+
+
+def test_sixty_thousand_tokens_are_explained_in_bounded_memory() -> None:
+    """A record of one layer of 2 heads has 26 million bytes; a matrix would have 17 thousand million for each head."""
+    length, wide, depth = 65_536, 24, 3
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    view = View(0, length, Blocks.of(length, 96, (0,)), (0,))
+    record = windowed(length, wide, 2)
+    all_of_it = torch.full((1, 2, 1, length), 1 / length)
+    for _ in range(depth):
+        view.add([record, Rowed("it", all_of_it, None, torch.zeros(1, 1, dtype=torch.long))])
+    row = view.rolled((0,))
+    assert row.sum() == pytest.approx(1, abs=1e-5) and row.shape == (length,) and (row[1:] > 0).all()
+    assert row[0] == pytest.approx(0.5**depth, rel=0.01)  # the first token keeps half of itself in each layer
+    assert view.layers[0].links[0].keys is view.layers[2].links[0].keys  # as large as the weights: kept once
+    tiles = view.tiles[0]
+    assert tiles.shape == (2, 96, 96) and np.allclose(tiles.sum(-1), 1, atol=1e-3)
+    band = np.abs(np.subtract.outer(np.arange(96), np.arange(96))) <= 1
+    assert not tiles[:, 1:][:, ~band[1:]].any() and (tiles[:, 0] > 0).all()  # a band, and one row that sees all
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
+    assert grown < 5e8

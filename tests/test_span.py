@@ -1,0 +1,172 @@
+"""span: answers as stretches of a context; long contexts in windows; questions without an answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from encoders import SMALL, encoder
+from headed import train
+from regard.data.plan import Packs
+from regard.data.settings import Data
+from regard.data.spans import Span
+from regard.errors import RegardError
+from regard.tasks import TASKS
+from regard.tasks.span import SILENT, answer_tokens
+from regard.tasks.windowed import begins, windows
+from tiny import gradients, near
+
+TASK = TASKS["span"]
+CONTEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
+TEXTS = [CONTEXT, "who sat on what", "where did it sleep"] * 3
+
+
+def span(question: str, answer: str = "", context: str = CONTEXT) -> Span:
+    if not answer:
+        return Span(question, context, (), (), False, path="a", line=1)
+    return Span(question, context, (answer,), (context.index(answer),), path="a", line=1)
+
+
+SAMPLES = [span("who sat", "unbelievably old cat"), span("where did it sleep", "Rome"), span("what did who say")]
+
+
+def encoded_of(model: regard.Model, samples: list[Span], longest: int = 48, **data: Any) -> Any:
+    return TASK.encode(samples, model.text, model.config, longest, Data(**data))
+
+
+def test_the_label_is_the_tokens_of_the_answer() -> None:
+    model = encoder("span", TEXTS, length=48)
+    encoded = encoded_of(model, SAMPLES)
+    assert len(encoded) == 3
+    ids, places = model.text.encode_offsets([CONTEXT])[0]
+    for number, sample in enumerate(SAMPLES):
+        row, (first, last) = encoded.sides["text"][number].tolist(), encoded.sides["label"][number].tolist()
+        second = int(encoded.sides["second"][number][0])
+        assert row[second:-1] == ids and row[0] == model.config.start and row[second - 1] == row[-1] == model.config.end
+        if sample.possible:
+            start, end = places[first - second][0], places[last - second][1]
+            assert CONTEXT[start:end] == sample.answers[0]
+        else:
+            assert (first, last) == (0, 0)
+
+
+def test_part_of_a_word_is_answered_by_the_word() -> None:
+    sample = Span("?", "a longword here", ("ongwo",), (3,))
+    assert answer_tokens(sample, [(0, 1), (2, 10), (11, 15)]) == (1, 1)
+    assert answer_tokens(sample, [(0, 1), (11, 15)]) is None
+
+
+def test_a_long_context_is_read_in_windows_and_the_answer_stands_in_those_that_hold_it() -> None:
+    model = encoder("span", TEXTS, length=24)
+    context = " ".join([CONTEXT] * 4) + " In Paris."
+    sample = Span("where", context, ("Paris",), (context.index("Paris"),), path="a", line=1)
+    encoded = encoded_of(model, [sample])
+    ids, places = model.text.encode_offsets([context])[0]
+    held = 0
+    for row in range(len(encoded)):
+        first, second = begins(encoded, row), int(encoded.sides["second"][row][0])
+        window = encoded.sides["text"][row].tolist()[second:-1]
+        assert window == ids[first : first + len(window)] and len(encoded.sides["text"][row]) <= 24
+        a, b = encoded.sides["label"][row].tolist()
+        if (a, b) != (0, 0):
+            held += 1
+            assert context[places[first + a - second][0] : places[first + b - second][1]] == "Paris"
+    assert held >= 1 and len(encoded) > 5 and TASK.count(encoded) == 1
+
+
+def reference(model: regard.Model, encoded: Any) -> Tensor:
+    """−log p of both ends, halved, of each row alone."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(len(encoded)):
+        x = torch.from_numpy(encoded.sides["text"][row].astype(np.int64))[None]
+        types = (torch.arange(x.shape[1]) >= int(encoded.sides["second"][row][0])).long()[None]
+        logs = model.logits(x, types=types)[0].log_softmax(0)
+        first, last = encoded.sides["label"][row].tolist()
+        total = total - (logs[first, 0] + logs[last, 1]) / 2
+    return total
+
+
+def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
+    model = encoder("span", TEXTS, length=48)
+    encoded = encoded_of(model, [*SAMPLES, span("a", "mat", "on a mat")])
+    right = reference(model, encoded)
+    for shape in (None, Packs(TASK.lengths(encoded), 160, 0).shape):
+        total, count = TASK.loss(model, TASK.collate(encoded, range(4), model.config, shape))
+        near(total, right)
+        assert int(count) == 4
+        for name, gradient in gradients(model, total).items():
+            near(gradient, gradients(model, right)[name], 1e-10)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
+    model = encoder("span", TEXTS, (SILENT,) if silent else (), length=24)
+    context = " ".join([CONTEXT] * 2)
+    sample = Span("where did it sleep", context, (), (), False)
+    answer = model.answer(("where did it sleep", context), length=5)
+    encoded = TASK.encode([sample], model.text, model.config, 24)
+    _, places = model.text.encode_offsets([context])[0]
+    best, nothing = (-np.inf, 0, 0), np.inf
+    for row in range(len(encoded)):
+        second, start = int(encoded.sides["second"][row][0]), begins(encoded, row)
+        x = torch.from_numpy(encoded.sides["text"][row].astype(np.int64))[None]
+        types = (torch.arange(x.shape[1]) >= second).long()[None]
+        logits = model.logits(x, types=types)[0].detach()
+        nothing = min(nothing, float(logits[0].sum()))
+        for a in range(second, x.shape[1] - 1):
+            for b in range(a, min(a + 5, x.shape[1] - 1)):
+                score = float(logits[a, 0] + logits[b, 1])
+                best = max(best, (score, start + a - second, start + b - second))
+    text = context[places[best[1]][0] : places[best[2]][1]]
+    assert answer.extra["answers"][0]["value"] == text
+    assert answer.extra["doubt"] == pytest.approx(nothing - best[0])
+    assert answer.value == ("" if silent and nothing > best[0] else text)
+    assert 0 < answer.scores[0] <= 1
+
+
+def test_together_as_alone() -> None:
+    model = encoder("span", TEXTS, length=24)
+    items = [("who sat", CONTEXT), ("where", "in rome"), ("what", CONTEXT * 3)]
+    for item, together in zip(items, model.answer(items), strict=True):
+        alone = model.answer(item)
+        assert alone.value == together.value and alone.scores == pytest.approx(together.scores)
+    one, other = model.answer([{"question": "where", "context": "in rome"}, "where\tin rome"])
+    assert one == other
+
+
+@pytest.mark.parametrize("wrong", ["where", ("where",), {"question": "where"}, ("", "a"), ("a", " "), 3, "[1, 2]"])
+def test_what_is_no_question_is_refused(wrong: Any) -> None:
+    model = encoder("span", TEXTS)
+    with pytest.raises(RegardError, match="question"):
+        model.answer([wrong])
+
+
+def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    animals, places = ("cat", "dog", "cow", "hen", "fox"), ("rome", "oslo", "bonn", "kiel")
+    articles = []
+    for number in range(60):
+        animal, place = random.choice(animals), random.choice(places)
+        context = f"the {animal} slept in {place} ."
+        asked = [{"question": "where", "id": f"{number}a", "answers": [{"text": place, "answer_start": context.index(place)}]}]
+        asked += [{"question": "who", "id": f"{number}b", "answers": [{"text": animal, "answer_start": 4}]}]
+        asked += [{"question": "when", "id": f"{number}c", "answers": [], "is_impossible": True}]
+        articles.append({"title": f"t{number}", "paragraphs": [{"context": context, "qas": asked}]})
+    path = tmp_path / "some data.json"
+    path.write_text(json.dumps({"version": "2.0", "data": articles}))
+    settings = (*SMALL, "train.rate=1e-2", "train.tokens=256", "train.every=60", "train.steps=180", "train.passes=0", "data.share=0.2")
+    said = train("span", path, tmp_path / "run", *settings, model="bert-mini")
+    model = regard.load(tmp_path / "run")
+    assert model.identity.labels == (SILENT,)
+    assert model.answer(("where", "the cow slept in oslo .")).value == "oslo", said
+    assert model.answer(("who", "the cow slept in oslo .")).value == "cow"
+    assert model.answer(("when", "the cow slept in oslo .")).value == ""
+    facts = json.loads((tmp_path / "run" / "regard.json").read_text())
+    assert facts["scores"]["f1"] > 95 and "best_f1_threshold" in facts["scores"]

@@ -1,0 +1,439 @@
+"""Questions with answers in their contexts: what files may look like, what is said of bad ones, what a check finds, and how
+answers are measured."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.data.rows import Empty
+from regard.data.settings import Data
+from regard.data.span_checks import check_spans
+from regard.data.spans import Found, Span, iterate_spans, locate, spans_of
+from regard.data.spread import ClassReport
+from regard.draw.lengths import draw_lengths
+from regard.errors import DataError, RegardError
+from regard.tasks.spotting import bare, best_threshold, measure
+
+REAL = Path(__file__).parents[2] / "shared/data/squad-small"
+CONTEXT = "In 1889 the tower rose in Paris.  Paris paid for the tower."
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return str(path)
+
+
+def squad(*asked: dict[str, Any], context: str = CONTEXT, title: str = "Tower") -> dict[str, Any]:
+    return {"version": "x", "data": [{"title": title, "paragraphs": [{"context": context, "qas": list(asked)}]}]}
+
+
+def plain(items: Any) -> list[tuple[Any, ...]]:
+    return [(s.question, s.answers, s.starts, s.possible) for s in items if isinstance(s, Span)]
+
+
+WHERE = {
+    "id": "q1",
+    "question": "Where?",
+    "answers": [{"text": "Paris", "answer_start": 26}, {"text": "in Paris", "answer_start": 23}],
+}
+WHEN = {"id": "q2", "question": "When?", "answers": [{"text": "1889", "answer_start": 3}]}
+WHY = {
+    "id": "q3",
+    "question": "Why?",
+    "answers": [],
+    "is_impossible": True,
+    "plausible_answers": [{"text": "tower", "answer_start": 12}],
+}
+TOLD = [("Where?", ("Paris", "in Paris"), (26, 23), True), ("When?", ("1889",), (3,), True), ("Why?", (), (), False)]
+
+
+def flat(answers: Any, question: str = "Where?", **more: Any) -> dict[str, Any]:
+    return {"question": question, "context": CONTEXT, "answers": answers, **more}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_squad_is_read_with_and_without_answers(name: str, indent: int | None, tmp_path: Path) -> None:
+    path = write(tmp_path, name, json.dumps(squad(WHERE, WHEN, WHY), indent=indent))
+    found = list(iterate_spans([path]))
+    assert plain(found) == TOLD
+    assert [(s.id, s.title, s.path, s.line, s.context) for s in found] == [
+        (f"q{n}", "Tower", path, n, CONTEXT) for n in (1, 2, 3)
+    ]
+    assert {s.key for s in found} == {"Tower"} and Span(**json.loads(json.dumps(asdict(found[0])))) == found[0]
+
+
+ANSWERS: list[Any] = [
+    {"text": ["Paris", "in Paris"], "answer_start": [26, 23]},
+    [{"text": "Paris", "answer_start": 26}, {"text": "in Paris", "answer_start": 23}],
+    ["Paris", "in Paris"],
+]
+
+
+@pytest.mark.parametrize("answers", ANSWERS)
+def test_answers_have_several_forms_in_json(answers: Any, tmp_path: Path) -> None:
+    rows = [flat(answers), {"context": CONTEXT, "question": "When?", "answer": "1889", "start": 3}, flat(None, "Why?")]
+    for name, text in (("a.jsonl", "\n".join(map(json.dumps, rows))), ("b.json", json.dumps(rows))):
+        found = list(iterate_spans([write(tmp_path, name, text)]))
+        assert plain(found) == TOLD and found[1].line == 2 and found[0].key == CONTEXT
+    arrow = pytest.importorskip("pyarrow", reason="Parquet is read by pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.Table.from_pylist([flat(answers, id="x"), flat(None, "Why?")]), tmp_path / "a.parquet")
+    assert plain(iterate_spans([str(tmp_path / "a.parquet")])) == [TOLD[0], TOLD[2]]
+
+
+def test_what_is_said_to_be_impossible_has_no_answer(tmp_path: Path) -> None:
+    rows = [flat("Paris", is_impossible=True), flat("Paris", is_impossible=False, start=-1)]
+    found = list(iterate_spans([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))]))
+    assert plain(found) == [("Where?", (), (), False), ("Where?", ("Paris",), (26,), True)]
+    assert [span.mended for span in found] == [0, 0]  # -1 is no place
+
+
+def test_tables_have_an_answer_a_row(tmp_path: Path) -> None:
+    rows = f"Id,Passage,Question,Answer_Start,Answer\n7,{CONTEXT},Where?,26,Paris\n"
+    rows += f"8,{CONTEXT},When?,,1889\n9,{CONTEXT},Why?,,\n"
+    found = list(iterate_spans([write(tmp_path, "a.csv", rows)]))
+    assert plain(found) == [("Where?", ("Paris",), (26,), True), *TOLD[1:]] and found[0].id == "7"
+    named = f"asked\tread\tsaid\nWhere?\t{CONTEXT}\tParis\n"
+    path = write(tmp_path, "a.tsv", named)
+    columns = {"question": "asked", "context": "read", "answer": "said"}
+    assert plain(iterate_spans([path], columns)) == [("Where?", ("Paris",), (26,), True)]
+    places = write(tmp_path, "b.tsv", named.partition("\n")[2])
+    assert plain(iterate_spans([places], {"question": "0", "context": "1", "answer": "2"}))[0][1] == ("Paris",)
+    with pytest.raises(DataError, match=r"no column is named 'question'. Say which it is: --columns question=NAME"):
+        list(iterate_spans([path]))
+    with pytest.raises(RegardError, match=r"unknown column choice 'answers'. Did you mean 'answer'"):
+        list(iterate_spans([path], {"answers": "said"}))
+    with pytest.raises(RegardError, match=r"unknown column 'reads'. Did you mean 'read'"):
+        list(iterate_spans([path], {**columns, "context": "reads"}))
+    path = write(tmp_path, "a.jsonl", json.dumps({"asked": "Where?", "read": CONTEXT, "said": "Paris"}))
+    assert plain(iterate_spans([path], columns)) == [("Where?", ("Paris",), (26,), True)]
+
+
+PLACES: list[tuple[str, str, int | None, Found | None]] = [
+    ("where it is said", "Paris", 34, Found("Paris", 34, False)),
+    ("off by one", "Paris", 33, Found("Paris", 34, True)),
+    ("off by some", "Paris", 28, Found("Paris", 26, True)),
+    ("behind the end", "Paris", 999, Found("Paris", 34, True)),
+    ("nowhere said", "Paris", None, Found("Paris", 26, False)),
+    ("blanks around", " Paris ", 25, Found("Paris", 26, False)),
+    ("blanks and a wrong place", "\nParis", 26, Found("Paris", 26, True)),
+    ("blanks inside", "Paris. Paris", 26, Found("Paris.  Paris", 26, True)),
+    ("a line end inside", "rose\nin", None, Found("rose in", 18, True)),
+    ("inside a word", "ow", None, Found("ow", 13, False)),
+    ("another case", "paris", 26, None),
+    ("not there", "London", 26, None),
+    ("signs of patterns", "P.ris", 26, None),
+]
+
+
+@pytest.mark.parametrize(("text", "start", "found"), [case[1:] for case in PLACES], ids=[case[0] for case in PLACES])
+def test_an_answer_is_looked_for_near_its_place(text: str, start: int | None, found: Found | None) -> None:
+    assert locate(CONTEXT, text, start) == found
+
+
+def test_whole_words_go_before_parts_of_words() -> None:
+    assert locate("a party of art", "art", None) == Found("art", 11, False)
+    assert locate("a party of art", "art", 4) == Found("art", 11, True)
+    assert locate("東京都は東京", "東京", 3) == Found("東京", 4, True)
+
+
+def test_a_context_is_kept_as_it_is_written(tmp_path: Path) -> None:
+    row = {"question": " Where? ", "context": f"\n  {CONTEXT} ", "answer": "Paris", "start": 29}
+    (found,) = iterate_spans([write(tmp_path, "a.jsonl", json.dumps(row))])
+    assert isinstance(found, Span) and found.context == row["context"] and found.question == "Where?"
+    assert found.starts == (29,) and not found.mended
+
+
+def test_mended_answers_are_counted(tmp_path: Path) -> None:
+    moved = {**WHERE, "answers": [{"text": "Paris", "answer_start": 25}, {"text": "in Paris", "answer_start": 23}]}
+    found = list(iterate_spans([write(tmp_path, "a.json", json.dumps(squad(moved, WHEN)))]))
+    assert [s.mended for s in found] == [1, 0] and found[0].starts == (26, 23)
+
+
+BAD: list[tuple[str, str, Any, str, str]] = [
+    ("elsewhere", "a.json", squad({**WHEN, "answers": [{"text": "1890", "answer_start": 3}]}, WHERE), "answer",
+     r"a.json: question 1 \('q2'\) has an answer that does not stand in its context: '1890'"),
+    ("elsewhere in a row", "a.jsonl", [flat("London"), flat("Paris")], "answer", r"line 1: has an answer that does not stand"),
+    ("no context", "a.json", {"data": [{"paragraphs": [{"qas": []}]}, *squad(WHERE)["data"]]}, "format",
+     r"paragraph 1 of article 1 has no 'context'. SQuAD's form is"),
+    ("no paragraphs", "a.json", {"data": [{"title": "x"}, *squad(WHERE)["data"]]}, "format",
+     r"article 1 \('x'\) has no list 'paragraphs'"),
+    ("no question", "a.jsonl", [{"context": "x", "asked": "y"}, flat("Paris")], "format",
+     r"line 1: has no key 'question'; it has: context, asked"),
+    ("a number", "a.jsonl", [flat(7), flat("Paris")], "format", r"line 1: the answer is not text but 7"),
+    ("no place", "a.jsonl", [flat("Paris", start="far"), flat("Paris")], "format",
+     r"line 1: the answer begins at 'far', which is no whole number"),
+    ("half a place", "a.jsonl", [flat("Paris", start=2.5), flat("Paris")], "format", r"begins at 2.5, which is no whole"),
+    ("uneven", "a.jsonl", [flat(["Paris", "1889"], starts=[1]), flat("Paris")], "format", r"has 2 answers and 1 places of"),
+    ("a context of numbers", "a.jsonl", [{**flat("1"), "context": 12}, flat("Paris")], "format", r"'context' is not text"),
+    ("half a character", "a.jsonl", [{**flat("1"), "context": "\ud800 1"}, flat("Paris")], "format", r"holds \\ud800, half"),
+    ("not an object", "a.json", [["x"], flat("Paris")], "format", r"line 1: is a JSON list, and an object is wanted"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "kind", "said"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_bad_questions_are_refused_by_name_or_noted(
+    name: str, content: Any, kind: str, said: str, tmp_path: Path
+) -> None:
+    text = "\n".join(map(json.dumps, content)) if name.endswith("l") else json.dumps(content)
+    path = write(tmp_path, name, text)
+    with pytest.raises(DataError, match=said):
+        list(iterate_spans([path]))
+    heard: list[str] = []
+    found = list(spans_of(path, complain=lambda kind, error: heard.append(kind)))
+    assert heard == [kind] and [span.question for span in found if isinstance(span, Span)] == ["Where?"]
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    for text, said in (
+        ('{"data": 7}', "has no list 'data'"),
+        ('{\n"data": [\n', r"a.json, line 3: is not JSON"),
+        ('{"question": "x"\n', "is not JSON"),
+    ):
+        with pytest.raises(DataError, match=said):
+            list(iterate_spans([write(tmp_path, "a.json", text)]))
+    pytest.importorskip("pyarrow", reason="Parquet is read by pyarrow")
+    with pytest.raises(DataError, match="is no Parquet file, or a damaged one"):
+        list(iterate_spans([write(tmp_path, "a.parquet", "nothing")]))
+
+
+def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
+    rows = [flat("Paris", ""), {**flat("x"), "context": " "}, flat([{"text": "", "answer_start": 0}])]
+    found = list(iterate_spans([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")]))
+    assert [item.text[:20] for item in found if isinstance(item, Empty)] == [
+        "no question beside: ", "no context beside: W",
+    ]  # fmt: skip
+    assert plain(found) == [("Where?", (), (), False)]
+    with pytest.raises(DataError, match=r"no questions were found: in all 1 rows something is blank"):
+        list(iterate_spans([write(tmp_path, "a.jsonl", json.dumps(flat("Paris", "")))]))
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="squad-small is not there")
+def test_real_questions(tmp_path: Path) -> None:
+    report = check_spans([str(REAL / "dev.json.gz")], [], None, Data())
+    assert report.counts == {"questions": 2261, "contexts": 485, "articles": 10, "files": 1} and not report.errors
+    assert report.lengths.names == ("context", "answer", "question")
+    assert draw_lengths(report.lengths, tmp_path / "a.png").stat().st_size > 10_000
+
+
+# -- what a check finds
+
+
+def clean(count: int = 150, article: str = "a") -> list[dict[str, Any]]:
+    return [
+        {"context": f"{article} number {n} is a tower of {n} metres", "question": f"How high is {n}?", "answer": f"{n} metres",
+         "start": len(f"{article} number {n} is a tower of "), "title": f"{article}{n // 3}"}
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def checked(
+    folder: Path, rows: list[dict[str, Any]], held: list[dict[str, Any]] | None = None, longest: int = 256
+) -> ClassReport:
+    data = write(folder, "a.jsonl", "\n".join(map(json.dumps, rows)))
+    valid = [write(folder, "b.jsonl", "\n".join(map(json.dumps, held)))] if held else []
+    return check_spans([data], valid, None, Data(longest=longest))
+
+
+def kinds(report: ClassReport) -> dict[str, tuple[str, int]]:
+    return {found.kind: (found.severity, found.count) for found in report.findings}
+
+
+def unsaid(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    return [{**row, "answer": ""} for row in rows[:count]] + rows[count:]
+
+
+def test_clean_questions_have_nothing_told(tmp_path: Path) -> None:
+    report = checked(tmp_path, clean())
+    assert kinds(report) == {} and report.spreads == ()
+    assert report.counts == {"questions": 150, "contexts": 150, "articles": 50, "files": 1}
+    assert "context words" in str(report) and "nothing must be fixed: no flaw was found" in str(report)
+
+
+SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
+    ("not there", lambda rows: [*rows, {**rows[3], "answer": "7 feet"}], {"answer": ("error", 1)}),
+    ("moved", lambda rows: [{**rows[0], "start": 1}, *rows[1:]], {"mended": ("warning", 1)}),
+    ("many moved", lambda rows: [{**row, "start": 1} for row in rows], {"mended": ("error", 150)}),
+    ("some unsaid", lambda rows: unsaid(rows, 50), {"unanswerable": ("note", 50)}),
+    ("few unsaid", lambda rows: unsaid(rows, 3), {"unanswerable": ("note", 3), "imbalance": ("warning", 147)}),
+    ("most unsaid", lambda rows: unsaid(rows, 145), {"unanswerable": ("note", 145), "imbalance": ("warning", 145)}),
+    ("all unsaid", lambda rows: unsaid(rows, 150), {"unanswerable": ("note", 150), "one_class": ("error", 0)}),
+    ("twice", lambda rows: [*rows, rows[3]], {"duplicates": ("warning", 1)}),
+    ("other answer", lambda rows: [*rows, {**rows[3], "answer": "tower", "start": ""}], {"contradiction": ("warning", 1)}),
+    ("no question", lambda rows: [*rows, {**rows[3], "question": ""}], {"empty": ("warning", 1)}),
+    ("a list", lambda rows: [*rows, {**rows[3], "answer": 3}], {"format": ("error", 1)}),
+    ("long", lambda rows: [*rows, {**rows[3], "context": rows[3]["context"] + " x" * 300}], {"long": ("note", 1)}),
+    (
+        "long answer", lambda rows: [*rows, {**rows[3], "context": "x " * 40, "answer": "x " * 39, "start": 0}],
+        {"long_answer": ("warning", 1)},
+    ),
+    ("few", lambda rows: rows[:20], {"few": ("warning", 20)}),
+    ("mojibake", lambda rows: [*rows, {**rows[3], "question": "Wie schÃ¶n?"}], {"mojibake": ("warning", 1)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "found"), [case[1:] for case in SPOILT], ids=[case[0] for case in SPOILT])
+def test_what_was_spoilt_is_found_and_nothing_else(
+    spoil: Any, found: dict[str, tuple[str, int]], tmp_path: Path
+) -> None:
+    report = checked(tmp_path, spoil(clean()))
+    assert kinds(report) == found
+    for finding in report.findings:
+        if finding.places:
+            assert finding.places[0].path == str(tmp_path / "a.jsonl") and finding.places[0].line
+
+
+def test_shares_are_of_all_questions_also_of_those_left_out(tmp_path: Path) -> None:
+    report = checked(tmp_path, [*clean(), {**clean()[3], "answer": "7 feet"}])
+    assert report.findings[0].share == 1 / 151
+
+
+def test_questions_without_an_answer_are_spread_beside_the_others(tmp_path: Path) -> None:
+    report = checked(tmp_path, unsaid(clean(), 50), unsaid(clean(20, "b"), 5))
+    assert report.spreads[0].train == {"answerable": 100, "unanswerable": 50}
+    assert report.spreads[0].valid == {"answerable": 15, "unanswerable": 5}
+    assert "questions without an answer: 50 (33.3 %)" in str(report)
+
+
+def test_questions_contexts_and_articles_leak(tmp_path: Path) -> None:
+    rows = clean()
+    held = [
+        *clean(10, "b"), rows[0], {**rows[1], "answer": "tower", "start": ""}, {**rows[2], "question": "Is it?"},
+        {**clean(1, "c")[0], "title": "a7"},
+    ]  # fmt: skip
+    assert kinds(checked(tmp_path, rows, held)) == {
+        "leak": ("error", 1), "leak_question": ("error", 1), "leak_context": ("warning", 1), "leak_article": ("note", 1),
+    }  # fmt: skip
+
+
+# -- how answers are measured
+
+
+def asked(*answers: str) -> Span:
+    return Span("?", "…", answers, (0,) * len(answers), bool(answers))
+
+
+HAND: list[tuple[str, str, tuple[str, ...], float, float]] = [
+    ("articles and marks", "The Eiffel Tower!", ("eiffel tower",), 1, 1),
+    ("case and blanks", "  eiffel   TOWER ", ("the Eiffel Tower",), 1, 1),
+    ("a word more", "Eiffel Tower in Paris", ("Eiffel Tower",), 0, 2 / 3),
+    ("a word less", "Tower", ("Eiffel Tower",), 0, 2 / 3),
+    ("counted as often as there", "very very high", ("very high high",), 0, 2 / 3),
+    ("the best of several", "Paris", ("London", "in Paris", "Paris, France"), 0, 2 / 3),
+    ("a hyphen joins", "well-known", ("wellknown",), 1, 1),
+    ("an article inside a word", "theatre", ("atre",), 0, 0),
+    ("nothing said", "", ("Paris",), 0, 0),
+    ("other marks stay", "“Paris”", ("Paris",), 0, 0),
+    ("in 1.1 an article alone has no words", "the", ("a",), 1, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "answers", "exact", "f1"), [case[1:] for case in HAND], ids=[case[0] for case in HAND]
+)
+def test_answers_by_hand(said: str, answers: tuple[str, ...], exact: float, f1: float) -> None:
+    found = measure([asked(*answers)], [said])
+    assert found == {"exact": 100 * exact, "f1": pytest.approx(100 * f1)}
+
+
+def test_nothing_is_right_where_the_context_does_not_say() -> None:
+    spans = [asked("Paris"), asked("1889"), asked(), asked()]
+    found = measure(spans, ["Paris now", "", "", "tower"])
+    assert found["exact"] == 25 and found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 4)
+    assert found["answerable_exact"] == 0 and found["answerable_f1"] == pytest.approx(100 / 3)
+    assert found["unanswerable_exact"] == found["unanswerable_f1"] == 50 and "best_f1" not in found
+
+
+def test_doubt_beyond_the_threshold_says_nothing() -> None:
+    spans = [asked("Paris"), asked("1889"), asked(), asked()]
+    said, doubts = ["Paris", "1889", "tower", "tower"], [-3.0, 1.0, 0.5, 2.0]
+    found = measure(spans, said, doubts)
+    assert found["exact"] == 75 and found["unanswerable_exact"] == 100 and found["answerable_exact"] == 50
+    assert (found["best_exact"], found["best_exact_threshold"]) == (75, -3.0)
+    assert measure(spans, said, doubts, threshold=1.0)["exact"] == 75
+    assert measure(spans, said, doubts, threshold=9.0)["exact"] == 50
+    never = measure([asked("a b"), asked(), asked()], ["x", "y", "z"], [-5.0, -7.0, -6.0])
+    assert never["best_f1"] == pytest.approx(200 / 3) and never["best_f1_threshold"] < -7.0
+
+
+def words(text: str) -> list[str]:
+    """The rules once more, letter by letter."""
+    kept = "".join(letter for letter in text.lower() if letter not in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+    return [word for word in kept.split() if word not in ("a", "an", "the")]
+
+
+def by_the_rules(said: str, answers: tuple[str, ...], second: bool) -> tuple[float, float]:
+    if second:
+        answers = tuple(one for one in answers if words(one)) or ("",)
+    exact, f1 = 0.0, 0.0
+    for one in answers:
+        ours, left, same = words(said), words(one), 0
+        exact = max(exact, float(ours == left))
+        size = len(left)
+        for word in ours:
+            if word in left:
+                left.remove(word)
+                same += 1
+        here = 2 * same / (len(ours) + size) if same else 0.0
+        f1 = max(f1, float(not ours and not size) if second and not (ours and size) else here)
+    return exact, f1
+
+
+def test_measures_follow_the_rules_on_any_texts() -> None:
+    draw = random.Random(5)
+    pool = ["the", "a", "Tower,", "tower", "Paris", "in", "(1889)", "!", "An", "rose-red", "naïve"]
+
+    def text() -> str:
+        return " ".join(draw.choice(pool) for _ in range(draw.randrange(5)))
+
+    for _ in range(300):
+        second = draw.random() < 0.5
+        spans = [asked(*(text() or "x" for _ in range(draw.randrange(1, 4)))) for _ in range(6)]
+        spans += [asked()] * (second * draw.randrange(1, 4))
+        said = [draw.choice([text(), *span.answers, ""]) for span in spans]
+        right = np.array([by_the_rules(text, span.answers, second) for span, text in zip(spans, said, strict=True)])
+        found = measure(spans, said)
+        assert [found["exact"], found["f1"]] == pytest.approx(list(100 * right.mean(0)))
+        if not second:
+            assert list(found) == ["exact", "f1"]
+            continue
+        possible = np.array([span.possible for span in spans])
+        assert found["answerable_f1"] == pytest.approx(100 * right[possible, 1].mean())
+        assert found["unanswerable_exact"] == pytest.approx(100 * right[~possible, 0].mean())
+        doubts = [float(draw.randrange(-3, 4)) for _ in spans]  # many are equal
+        found = measure(spans, said, doubts, threshold=1.0)
+        for place, name in enumerate(("exact", "f1")):
+            at = {t: np.where(np.array(doubts) > t, ~possible, right[:, place]).mean() for t in [-9.0, *sorted(doubts)]}
+            assert found[name] == pytest.approx(100 * at.get(1.0, at[max(t for t in at if t <= 1)]))
+            assert found[f"best_{name}"] == pytest.approx(100 * max(at.values()))
+            best = found[f"best_{name}_threshold"]
+            assert at.get(best, at[-9.0]) == pytest.approx(max(at.values()))
+            assert best == min(t for t, value in at.items() if np.isclose(value, max(at.values()))) or best < min(
+                doubts
+            )
+
+
+def test_a_threshold_never_divides_equal_doubts() -> None:
+    scores, possible = np.array([1.0, 0.0, 1.0]), np.array([True, False, True])
+    assert best_threshold(scores, [2.0, 2.0, 2.0], possible) == (pytest.approx(2 / 3), 2.0)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(RegardError, match="there are 1 questions, and 0 answers were said"):
+        measure([asked("x")], [])
+    with pytest.raises(RegardError, match="no questions"):
+        measure([], [])
+    with pytest.raises(RegardError, match="not a number"):
+        measure([asked("x"), asked()], ["x", ""], [0.0, float("nan")])
+    assert bare("A man, a plan: the canal") == "man plan canal"

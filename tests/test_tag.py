@@ -1,0 +1,154 @@
+"""tag: words and their tags, aligned to pieces of words; long sentences in windows; schemes in and out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import regard
+from encoders import SMALL, encoder
+from headed import train
+from regard.data.plan import Packs
+from regard.data.settings import Data
+from regard.data.tagged import Tagged
+from regard.errors import DataError, RegardError
+from regard.tasks import TASKS
+from regard.tasks.tag import WORD
+from regard.tasks.windowed import windows
+from regard.waists import IGNORE
+from tiny import near
+
+TASK = TASKS["tag"]
+TEXTS = ["john smith lives in new york", "mary went to rome and to paris", "unbelievably longwinded words"] * 3
+LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+SENTENCES = [
+    Tagged(("john", "smith", "lives", "in", "new", "york"), ("I-PER", "I-PER", "O", "O", "I-LOC", "I-LOC"), "a", 1),
+    Tagged(("rome",), ("I-LOC",), "a", 8),
+    Tagged(("unbelievably", "longwinded", "mary", "went"), ("O", "O", "I-PER", "O"), "a", 10),
+]
+
+
+def test_windows_cover_everything_and_overlap() -> None:
+    for length in (0, 1, 7, 8, 9, 20, 41):
+        for room, stride in ((8, 0), (8, 3), (8, 8), (8, 100), (1, 0)):
+            found = windows(length, room, stride)
+            assert found[0][0] == 0 and found[-1][1] == length and all(last - first <= room for first, last in found)
+            assert all(b[0] <= a[1] and b[0] > a[0] for a, b in zip(found, found[1:], strict=False))
+    assert windows(20, 8, 0)[1][0] == 6
+
+
+def test_the_first_piece_of_each_word_is_asked_and_tags_are_respelt() -> None:
+    model = encoder("tag", TEXTS, LABELS)
+    encoded = TASK.encode(SENTENCES, model.text, model.config, 24, Data(), LABELS)
+    for number, sample in enumerate(SENTENCES):
+        ids, words = model.text.encode_words([sample.words])[0]
+        row, label = encoded.sides["text"][number].tolist(), encoded.sides["label"][number].tolist()
+        assert row == [model.config.start, *ids, model.config.end]
+        firsts = [1 + words.index(word) for word in range(len(sample.words))]
+        assert [place for place, value in enumerate(label) if value] == firsts
+        said = [LABELS[label[place] - 1] for place in firsts]
+        assert [tag[2:] or tag for tag in said] == [tag[2:] or tag for tag in sample.tags]
+        if number == 0:
+            assert said == ["B-PER", "I-PER", "O", "O", "B-LOC", "I-LOC"]
+
+
+def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_and_packed_alike() -> None:
+    model = encoder("tag", TEXTS, LABELS)
+    encoded = TASK.encode(SENTENCES, model.text, model.config, 24, Data(), LABELS)
+    padded = TASK.collate(encoded, range(3), model.config)
+    total, count = TASK.loss(model, padded)
+    expected = torch.zeros((), dtype=torch.float64)
+    for number in range(3):
+        alone = torch.from_numpy(encoded.sides["text"][number].astype(np.int64))[None]
+        logits = model.logits(alone)[0]
+        labels = torch.from_numpy(encoded.sides["label"][number].astype(np.int64)) - 1
+        expected = expected + F.cross_entropy(logits[labels >= 0], labels[labels >= 0], reduction="sum")
+    near(total, expected)
+    assert int(count) == 11
+    packed = TASK.collate(encoded, range(3), model.config, Packs(TASK.lengths(encoded), 64, 0).shape)
+    also, number = TASK.loss(model, packed)
+    near(also, expected)
+    assert int(number) == 11 and int((packed.labels != IGNORE).sum()) == 11
+
+
+def test_a_long_sentence_is_read_in_windows_and_every_word_answered_once() -> None:
+    model = encoder("tag", TEXTS, LABELS, length=12)
+    words = ("john", "unbelievably", "rome", "longwinded", "to", "mary") * 5
+    encoded = TASK.encode([Tagged(words, ())], model.text, model.config, 12)
+    assert len(encoded) > 3 and TASK.count(encoded) == 1
+    assert max(map(len, encoded.sides["text"])) == 12
+    answer = model.answer(words)
+    assert len(answer.value) == len(words) == len(answer.scores) and answer.tokens == words
+    # each word has the tag of the window in which it has most around it
+    best: dict[int, tuple[int, str]] = {}
+    ids, owners = model.text.encode_words([words])[0]
+    for first, last in windows(len(ids), 10):
+        x = torch.tensor([[model.config.start, *ids[first:last], model.config.end]])
+        tags = model.logits(x)[0].argmax(-1).tolist()
+        for place in range(first, last):
+            if place == 0 or owners[place] != owners[place - 1]:
+                at = 1 + place - first
+                deep = min(at, x.shape[1] - 1 - at)
+                if deep > best.get(owners[place], (-1, ""))[0]:
+                    best[owners[place]] = deep, LABELS[tags[at]]
+    assert answer.value == [best[word][1] for word in range(len(words))]
+
+
+def test_together_as_alone_and_entities_are_spelt_out() -> None:
+    model = encoder("tag", TEXTS, LABELS)
+    texts = ["john smith lives in new york", "rome", "mary went to paris, unbelievably!"]
+    together = model.answer(texts)
+    for text, answer in zip(texts, together, strict=True):
+        alone = model.answer(text)
+        assert alone.value == answer.value and alone.scores == pytest.approx(answer.scores, abs=1e-9)
+        assert list(answer.tokens) == WORD.findall(text)
+        for entity in answer.extra["entities"]:
+            assert entity["text"] == " ".join(answer.tokens[entity["first"] : entity["last"] + 1])
+    assert model.answer(("a", "b")).tokens == ("a", "b")
+
+
+def test_head_labels_hold_every_tag_of_the_scheme() -> None:
+    data = ("B-LOC", "I-LOC", "I-PER", "O")
+    assert TASK.head_labels(data, Data()) == LABELS
+    assert "E-PER" in TASK.head_labels(data, Data(scheme="BIOES")) and len(TASK.head_labels(data, Data(scheme="BIOES"))) == 9
+    assert TASK.head_labels(("DT", "NN"), Data()) == ("DT", "NN")
+    model = encoder("tag", TEXTS, TASK.head_labels(data, Data(scheme="BIOES")))
+    encoded = TASK.encode(SENTENCES, model.text, model.config, 24, Data(), model.identity.labels)
+    labels = encoded.sides["label"][0]
+    assert [model.identity.labels[n - 1] for n in labels if n] == ["B-PER", "E-PER", "O", "O", "B-LOC", "E-LOC"]
+
+
+def test_unknown_tags_and_empty_sentences_are_named() -> None:
+    model = encoder("tag", TEXTS, LABELS)
+    with pytest.raises(DataError, match="'B-ORG'"):
+        TASK.encode([Tagged(("john",), ("B-ORG",), "file", 3)], model.text, model.config, 24, Data(), LABELS)
+    with pytest.raises(DataError, match="one tag only"):
+        TASK.encode([Tagged(("john",), ("O",))], model.text, model.config, 24, Data(), ("O",))
+    for wrong in ("", "  ", [], ["a", ""], [1]):
+        with pytest.raises(RegardError, match="a sentence is wanted"):
+            model.answer([wrong])
+
+
+def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
+    names, places, verbs = ("anna", "bert", "carl", "dora"), ("rome", "oslo", "bonn"), ("likes", "sees", "knows")
+    random = np.random.default_rng(0)
+    lines = []
+    for _ in range(160):
+        name, place, verb = random.choice(names), random.choice(places), random.choice(verbs)
+        lines.append(f"{name} I-PER\n{verb} O\nold O\n{place} I-LOC\n. O\n")
+    path = tmp_path / "some data.conll"
+    path.write_text("\n".join(lines))
+    settings = (*SMALL, "train.rate=1e-2", "train.tokens=128", "train.every=40", "train.steps=120", "data.share=0.2", "train.passes=0")
+    said = train("tag", path, tmp_path / "run", *settings, model="bert-mini")
+    assert "f1 100.0" in said or "f1 100" in said
+    assert (tmp_path / "run" / "tags.png").exists()
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "PER" in card and "LOC" in card
+    model = regard.load(tmp_path / "run")
+    assert model.identity.labels == LABELS
+    assert model.answer("dora sees old oslo .").value == ["B-PER", "O", "O", "B-LOC", "O"]
+    assert "[dora PER]" in TASK.said("", model.answer("dora sees old oslo ."))
