@@ -108,7 +108,10 @@ def compare(files: dict[str, str], pretrained: Path, out: Path, asked: argparse.
             print(json.dumps({**found, "test": test["accuracy"]}), flush=True)
         means[start] = statistics.mean(scores)
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        print(f"from {start} weights: accuracy {means[start]:.2f} ± {spread:.2f} of {len(scores)}, rate {rate:g}", flush=True)
+        print(
+            f"from {start} weights: accuracy {means[start]:.2f} ± {spread:.2f} of {len(scores)}, rate {rate:g}",
+            flush=True,
+        )
     print(f"pre-training is worth {means['pre-trained'] - means['random']:+.2f} points")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,7 +18,7 @@ from headed import train
 from pieces import TEXTS, make, theirs_of, write_vocabulary
 from regard.data.pairs import Pair
 from regard.data.plan import Packs
-from regard.errors import DataError, SettingError
+from regard.errors import SettingError
 from regard.model import Model
 from regard.runs.evaluating import evaluate
 from regard.systems import SYSTEMS
@@ -228,40 +227,6 @@ def test_settings_without_a_meaning_are_refused(model: Model) -> None:
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
     with pytest.raises(SettingError, match=r"train\.smoothing"):
         model.task.loss(model, batch, Terms(smoothing=0.1))
-
-
-# -- pairs of texts
-
-
-@pytest.mark.parametrize("names", ["source target", "anchor positive", "Question Answer", "text pair", "a b", "b a"])
-def test_columns_are_known_by_many_names(names: str, tmp_path: Path) -> None:
-    first, second = names.split()
-    rows = [("1", "one text", "its partner"), ("2", "another text", "another partner")]
-    turned = {"b": 2, "a": 1}.get(first, 1) == 2
-    data = tmp_path / "a.csv"
-    data.write_text(f"id,{first},{second}\n" + "".join(",".join(row) + "\n" for row in rows))
-    found = list(Embed().stream([str(data)]))
-    assert [(p.source, p.target) for p in found] == [row[:0:-1] if turned else row[1:] for row in rows]
-    lines = [json.dumps(dict(zip(["id", first, second], row, strict=True))) for row in rows]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    again = Embed().stream([str(tmp_path / "a.jsonl")])
-    assert [(p.source, p.target) for p in again] == [(p.source, p.target) for p in found]
-
-
-def test_two_columns_need_no_names_and_others_can_be_said(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("one text\tits partner\nanother text\tanother partner\n")
-    (tmp_path / "b.tsv").write_text("x\ty\tz\none text\tno\tits partner\n")
-    assert [p.target for p in Embed().stream([str(tmp_path / "a.tsv")])] == ["its partner", "another partner"]
-    chosen = {"source": "x", "target": "z"}
-    assert [p.target for p in Embed().stream([str(tmp_path / "b.tsv")], chosen)] == ["its partner"]
-
-
-def test_pairs_that_may_not_belong_together_are_refused(tmp_path: Path) -> None:
-    data = tmp_path / "a.csv"
-    data.write_text("text,pair,label\none text,no partner,0\n")
-    with pytest.raises(DataError, match=r"column 'label'.*--columns source=text target=pair"):
-        list(Embed().stream([str(data)]))
-    assert len(list(Embed().stream([str(data)], {"source": "text", "target": "pair"}))) == 1
 
 
 # -- runs

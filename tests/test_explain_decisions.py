@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import regard
 from headed import headed
 from regard.data.tables import Labelled
-from regard.draw.counted import GRADIENT, ROLLED, Counted, Decided
+from regard.draw.counted import GRADIENT, ROLLED, Counted
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.inputs.text import Text
@@ -26,9 +22,8 @@ from regard.nn import kernels
 from regard.nn.watch import watch
 from regard.systems import SYSTEMS
 from regard.tasks import TASKS
-from regard.tasks.heads import read
 from regard.waists import Batch
-from tiny import near, noisy
+from tiny import noisy
 
 SENTENCES = (
     "the cat sat on the mat and looked at the moon",
@@ -76,7 +71,8 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monke
 def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
     system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Differences of the logit by every weight, times the weight, its positive part, mean over heads: Ā; then R ← R + Ā R."""
+    """Differences of the logit, less the mean of all, by every weight, times the weight; the positive part, in the mean over
+    heads, is Ā; then R ← R + Ā R."""
     model = encoder("classify", LABELS) if system == "bert" else headed("classify", labels=LABELS)
     source = "the cat sat" if system == "bert" else "deaf"
     found = model.explain(source)
@@ -93,9 +89,8 @@ def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
     for layer, name in enumerate(seen.names()):
         weights, mean = seen.weights(name)[0], torch.zeros(length, length, dtype=torch.float64)
         for head, query, key in np.ndindex(heads, length, length):
-            up, down = (
-                moved(model, batch, (layer, head, query, key), step, monkeypatch)[0, label] for step in (1e-4, -1e-4)
-            )
+            up, down = (moved(model, batch, (layer, head, query, key), step, monkeypatch)[0] for step in (1e-4, -1e-4))
+            up, down = up[label] - up.mean(), down[label] - down.mean()
             mean[query, key] += (weights[head, query, key] * (up - down) / 2e-4).clamp(min=0) / heads
         joined = joined + mean @ joined
     assert layer == depth - 1
@@ -151,29 +146,41 @@ def test_explaining_leaves_the_model_as_it_was() -> None:
         assert np.array_equal(a.shares, b.shares)  # dropout is off, though it was on
 
 
+WORDS = ("cat", "dog", "mat", "moon", "table", "comet", "evening")
+DECIDE = {"wonderful": "good", "dreadful": "bad"}
+
+
 @pytest.fixture(scope="module", params=["bert", "gpt2"])
 def reader(request: pytest.FixtureRequest) -> Model:
     """Has learnt in a second that one of two words decides, among words that do not; without them the class is so."""
-    words = ["cat", "dog", "mat", "moon", "table", "comet", "evening", "wonderful", "dreadful"]
+    known, task = " ".join([*WORDS, *DECIDE]), TASKS["classify"]
+    sizes = {
+        "width": 128,
+        "depth": 2,
+        "heads": 4,
+        "hidden": 256,
+        "length": 24,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
     if request.param == "bert":
-        text = Text.wordpiece([" ".join(words)] * 9, 200)
+        text, steps, rate, more = Text.wordpiece([known] * 9, 200), 100, 3e-4, {"head_dropout": 0.0}
     else:
-        text = TASKS["classify"].grow(Text.language([" ".join(words), " " + " ".join(words)] * 9, 400), None)
-    sizes = {"width": 32, "depth": 2, "heads": 2, "hidden": 64, "length": 24, "dropout": 0.0, "attention_dropout": 0.0}
-    sizes |= {"head_dropout": 0.0} if request.param == "bert" else {"embedding_dropout": 0.0}
-    config = TASKS["classify"].fit(SYSTEMS[request.param].config(**sizes), text)
-    torch.manual_seed(3)
-    model = assemble(Identity(SYSTEMS[request.param], config, TASKS["classify"], labels=LABELS), text)
-    random = np.random.default_rng(0)
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(120):
-        lines, right = random.choice(words[:7], (16, 6)).tolist(), random.integers(0, 3, 16).tolist()
+        text, steps, rate, more = Text.language([f" {known}"] * 9, 400), 60, 1e-3, {"embedding_dropout": 0.0}
+    config = SYSTEMS[request.param].config(**sizes, **more)
+    text = task.grow(text, config)
+    config = task.fit(config, text)
+    torch.manual_seed(0)
+    model = assemble(Identity(SYSTEMS[request.param], config, task, labels=LABELS), text)
+    random, optimiser = np.random.default_rng(0), torch.optim.Adam(model.parameters(), rate)
+    for _ in range(steps):
+        lines, right = random.choice(WORDS, (16, 6)).tolist(), random.integers(0, 3, 16).tolist()
         for line, number in zip(lines, right, strict=True):
             if number < 2:
-                line[random.integers(6)] = words[7 + number]
+                line[random.integers(6)] = [*DECIDE][number]
         samples = [Labelled(" ".join(line), "", LABELS[number]) for line, number in zip(lines, right, strict=True)]
-        encoded = model.task.encode(samples, text, config, 24, None, LABELS)
-        total, count = model.task.loss(model, model.task.collate(encoded, range(16), config))
+        encoded = task.encode(samples, text, config, 24, None, LABELS)
+        total, count = task.loss(model, task.collate(encoded, range(16), config))
         optimiser.zero_grad()
         (total / count).backward()
         optimiser.step()
@@ -181,10 +188,201 @@ def reader(request: pytest.FixtureRequest) -> Model:
     return model.eval()
 
 
-@pytest.mark.parametrize("keyword", ["wonderful", "dreadful"])
+@pytest.mark.parametrize("keyword", DECIDE)
 def test_the_word_that_decides_is_the_word_that_counted(reader: Model, keyword: str) -> None:
-    found = reader.explain(f"cat moon table {keyword} evening dog")
-    assert found.decided is not None and found.decided.said == ("good" if keyword == "wonderful" else "bad")
+    shares = []
+    for line in (f"cat moon table {keyword} evening dog", f"{keyword} moon table cat", f"evening table dog {keyword}"):
+        found = reader.explain(line)
+        assert found.decided is not None and found.decided.said == DECIDE[keyword]
+        shares.append(dict(counted(found)[0].strongest(9)).get(keyword, 0.0))
+    assert np.mean(shares) > 0.6 and np.median(shares) > 0.6
+
+
+# -- what tasks read and said
+
+
+def test_two_texts_are_told_apart_and_both_orders_of_a_symmetric_pair_are_shown() -> None:
+    first, second = "the cat sat", "a dog"
+    found = encoder("classify", LABELS, pair="ordered").explain(first, second)
     one = counted(found)[0]
-    (best, share), *_ = one.strongest(1)
-    assert best == keyword and share > 0.5
+    words = [piece.strip("␣") for piece in one.pieces]
+    assert words == ["[CLS]", "the", "cat", "sat", "[SEP]", "a", "dog", "[SEP]"] and one.second == 5
+    assert found.maps[0].cuts == (5,) and found.title.startswith("the cat sat ▸ a dog → ")
+    assert found.decided is not None
+    assert [one.title for one in counted(found)] == [name for name, _ in found.decided.chances[:2]]
+    both = encoder("classify", LABELS, pair="symmetric").explain(f"{first}\t{second}")
+    orders = [(one.map, one.second) for one in counted(both)]
+    assert orders == [(0, 5), (1, 4), (0, 5), (1, 4)]
+    assert [item.name for item in both.maps] == ["text 1", "text 2", "asked"]
+
+
+def test_a_class_can_be_named_in_the_stead_of_the_one_that_was_said() -> None:
+    model = encoder("classify", LABELS)
+    usual = model.explain(SENTENCES[0])
+    assert usual.decided is not None
+    other = usual.decided.chances[2][0]
+    named = model.explain(SENTENCES[0], other)
+    assert [one.title for one in counted(named)] == [other, usual.decided.said]
+    assert np.array_equal(counted(named)[1].shares, counted(usual)[0].shares)
+    assert named.title == usual.title and named.decided is not None and named.decided.said == usual.decided.said
+
+
+@pytest.mark.parametrize("system", ["bert", "gpt2"])
+def test_every_choice_is_explained_by_itself(system: str) -> None:
+    model = encoder("choose") if system == "bert" else headed("choose")
+    told, choices = ("the cat", ["a dog", "the moon"]) if system == "bert" else ("abc", ["de", "hag"])
+    found = model.explain(told, "|".join(choices))
+    answer = model.choose(told, choices)
+    assert found.decided is not None and found.decided.said == answer.value
+    assert [one.title for one in counted(found)] == [item["value"] for item in answer.extra["choices"]]
+    assert [one.map for one in counted(found)] == [0, 1] and len(found.maps) == 3
+    alone = {one.title: one for one in counted(model.explain(told, "|".join(choices[::-1])))}
+    for one in counted(found):
+        np.testing.assert_allclose(one.shares, alone[one.title].shares, atol=1e-12)
+    again = model.explain(json.dumps({"context": told, "choices": choices}))
+    assert np.array_equal(counted(again)[0].shares, counted(found)[0].shares)
+
+
+def shares_of(
+    model: Model, row: Sequence[int], at: Sequence[int], value: Callable[[Tensor], Tensor], types: Tensor | None = None
+) -> np.ndarray:
+    """What each token counted for a number of the last states (L, D) of one row, joined as matrices."""
+    with watch(model.body, gradients=True) as seen:
+        states = model.body(Batch(torch.tensor([list(row)]), types=types)).sequence[0]
+    weights = [look.weights for look in seen.looks]
+    joined = torch.eye(len(row), dtype=torch.float64)
+    for own, gradient in zip(weights, torch.autograd.grad(value(states), weights), strict=True):
+        joined = joined + (gradient * own.detach())[0].clamp(min=0).mean(0) @ joined
+    start = torch.eye(len(row), dtype=torch.float64)[list(at)].mean(0)
+    found = start @ joined - start
+    return (found / found.sum()).numpy()
+
+
+def ids(model: Model, words: str) -> list[int]:
+    return [int(model.text_or_refuse().id_of(word) or 0) for word in words.split()]
+
+
+def test_entities_and_named_words_are_explained_at_their_first_tokens() -> None:
+    model = encoder("tag", TAGS)
+    source = "the cat sat on the unbelievable moon"
+    answer = model.answer(source)
+    found = model.explain(source, "Moon")
+    (one,) = counted(found)
+    (at,) = one.at
+    assert one.pieces[at] == "␣moon" and one.title == f"moon: {answer.value[6]}"
+    row = model.text_or_refuse().encode([source])[0]
+    row = [model.config.start, *row, model.config.end]
+    head, tag = model.head, TAGS.index(answer.value[6])
+
+    def value(states: Tensor) -> Tensor:
+        logits = head(states)[at]
+        return logits[tag] - logits.mean()
+
+    np.testing.assert_allclose(one.shares, shares_of(model, row, one.at, value), atol=1e-10)
+    assert found.decided is not None and dict(found.decided.chances)[answer.value[6]] == pytest.approx(answer.scores[6])
+    both = counted(model.explain(source, "the cat"))[0]
+    assert both.at == (1, 2)
+    with pytest.raises(RegardError, match=r"'sun' is not among the words: the cat"):
+        model.explain(source, "sun")
+
+
+def test_without_a_named_word_every_entity_is_explained() -> None:
+    model = encoder("tag", TAGS)
+    source = "the cat sat on the moon"
+    bias = model.head.tags.bias
+    with torch.no_grad():
+        bias[0] -= 50  # nothing is outside of all entities
+        bias[1] += 25
+    names = [f"{word}: B-PER" for word in source.split()]
+    assert [one.title for one in counted(model.explain(source))] == names[:6]
+    with torch.no_grad():
+        bias[0] += 200  # everything is
+    (one,) = counted(model.explain(source))
+    least = int(np.argmin(model.answer(source).scores))
+    assert one.title == f"{source.split()[least]}: O"
+
+
+def test_both_ends_of_an_answer_are_explained_where_they_were_read() -> None:
+    model = encoder("span")
+    question, context = "who saw the comet", "a dog that never barked was sleeping under the table"
+    answer = model.answer((question, context))
+    found = model.explain(question, context)
+    begins, ends = counted(found)
+    said = [piece.strip("␣") for piece in begins.pieces[begins.at[0] : ends.at[0] + 1]]
+    assert "".join(said) == str(answer.value).replace(" ", "") and begins.second == 6
+    row = [2, *ids(model, question), 3, *model.text_or_refuse().encode([context])[0], 3]
+    types = torch.tensor([[0] * begins.second + [1] * (len(row) - begins.second)])
+
+    def value(states: Tensor) -> Tensor:
+        numbers = model.head(states)[:, 0]
+        return numbers[begins.at[0]] - numbers.mean()
+
+    np.testing.assert_allclose(begins.shares, shares_of(model, row, begins.at, value, types), atol=1e-10)
+    again = model.explain(json.dumps({"question": question, "context": context}))
+    assert np.array_equal(counted(again)[1].shares, ends.shares)
+
+
+def test_a_gap_is_explained_by_its_likeliest_word_or_a_named_one() -> None:
+    model = encoder("mask")
+    source = "the cat [MASK] on the [MASK]"
+    answer = model.answer(source)
+    found = model.explain(source)
+    assert [one.at for one in counted(found)] == [(3,), (6,)]
+    assert [one.title for one in counted(found)] == [
+        f"{gap[0]['word']}, gap {number}" for number, gap in enumerate(answer.extra["gaps"], start=1)
+    ]
+    assert not any(counted(found)[0].special[1:-1])  # a gap stands for a word
+    row, token = [2, *ids(model, "the cat [MASK] on the [MASK]"), 3], ids(model, "moon")[0]
+
+    def value(states: Tensor) -> Tensor:
+        logits = model.head.words(states[3], model.body.tokens)
+        return logits[token] - logits.mean()
+
+    named = counted(model.explain(source, "moon"))[0]
+    np.testing.assert_allclose(named.shares, shares_of(model, row, (3,), value), atol=1e-10)
+    with pytest.raises(RegardError, match=r"'moonlit' is \d tokens"):
+        model.explain(source, "moonlit")
+
+
+def test_the_likeness_of_two_texts_is_shared_among_the_words_of_both() -> None:
+    model = encoder("embed")
+    found = model.explain("the cat sat", "a dog")
+    first, second = counted(found)
+    assert (first.map, second.map) == (0, 1) and first.at == tuple(range(5)) and second.at == tuple(range(4))
+    row, other = [2, *ids(model, "the cat sat"), 3], [2, *ids(model, "a dog"), 3]
+    with torch.no_grad():
+        fixed = model.body(Batch(torch.tensor([other]))).sequence[0].mean(0)
+
+    def value(states: Tensor) -> Tensor:
+        return torch.nn.functional.cosine_similarity(states.mean(0), fixed, dim=0)
+
+    np.testing.assert_allclose(first.shares, shares_of(model, row, range(5), value), atol=1e-10)
+    vectors = [np.array(answer.value) for answer in model.answer(["the cat sat", "a dog"])]
+    assert found.facts["cosine"] == f"{vectors[0] @ vectors[1]:.4f}"
+    alone = model.explain("the cat sat")
+    assert not counted(alone) and len(counted(alone, ROLLED)) == 1
+
+
+def test_what_cannot_be_explained_is_refused_in_words() -> None:
+    model = encoder("classify", LABELS)
+    with pytest.raises(RegardError, match="nothing to explain"):
+        model.explain("  ")
+    with torch.no_grad():
+        model.head.classes.weight.fill_(float("nan"))
+    with pytest.raises(RegardError, match="diverged"):
+        model.explain("the cat")
+
+
+def test_without_room_for_gradients_attention_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.explain import attribution, decision
+
+    model = encoder("classify", LABELS)
+    whole = model.explain(SENTENCES[0])
+    for module in (attribution, decision):
+        monkeypatch.setattr(module, "ROOM", 1000)
+    found = model.explain(SENTENCES[0])
+    assert not counted(found) and "left out" in found.facts["gradient × attention"]
+    for a, b in zip(counted(found, ROLLED), counted(whole, ROLLED), strict=True):
+        np.testing.assert_allclose(a.shares, b.shares, atol=1e-12)
+    for a, b in zip(found.maps, whole.maps, strict=True):
+        np.testing.assert_allclose(a.weights, b.weights, atol=1e-7)

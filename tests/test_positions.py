@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from regard.nn.attention import Attention, Dot
 from regard.nn.block import Block, Feed, Residual, Stack
 from regard.nn.norm import RMS
 from regard.nn.relative import Buckets, Inside, Placed, Rotary, Shaw, Standing, to_halves, to_interleaved
-from regard.nn.rules import Causal, Real, Rule, Window, Written
+from regard.nn.rules import Causal, Packed, Real, Rule, Window, Written
+from regard.waists import Offsets
 
 B, H, D, L = 2, 3, 8, 11
 
@@ -143,6 +145,22 @@ def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> N
             here = Placed(noisy(placed, 7), Standing(at[rows], homes[rows]))
             said.append(one.attend(q[rows], k[rows], v[rows], own, at[rows], inside=here))
     near(said[0][:2], said[1])
+
+
+STARTS = Offsets(torch.tensor([0, 200, 300]), 256)
+
+
+@pytest.mark.parametrize("rule", [Packed(STARTS, STARTS), Causal()])
+def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a device would be asked, without one."""
+    device = SimpleNamespace(
+        is_cuda=True, device=SimpleNamespace(type="cuda"), dtype=torch.bfloat16, shape=(1, 2, 300, 64)
+    )
+    device.get_device = lambda: 0
+    monkeypatch.setattr(kernels, "_capability_of", lambda _: (9, 0))
+    band = rule & Window(9, 0)
+    assert kernels.choose(device, device, band, None, 0.0, False) == "varlen"  # type: ignore[arg-type]
+    assert kernels.choose(device, device, band, None, 0.0, False, biased=True) == "sdpa"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw", "shaw keys"])

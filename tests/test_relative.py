@@ -126,6 +126,33 @@ def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | N
                 paths, owners = paths[kept], owners[kept]
 
 
+@pytest.mark.parametrize("case", ["decoder rotary", "gpt3 rotary", "gpt3 buckets", "gpt2 shaw"])
+def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs on CUDA only; here it is written out."""
+    used = []
+
+    def step(qkv: Tensor, memory: Any, at: Tensor, scale: float, band: int) -> Tensor:
+        used.append(band)
+        q, k, v = qkv.view(len(qkv), 3, *memory.k.shape[1:2], -1).unbind(1)
+        memory.k[range(len(k)), :, at], memory.v[range(len(k)), :, at] = k, v
+        columns = torch.arange(memory.k.shape[2])
+        mask = (columns <= at[:, None]) & (columns > at[:, None] - (band or 99))
+        mixed, _ = kernels.plain(q[:, :, None], memory.k, memory.v, mask[:, None, None], scale)
+        return mixed.flatten(1)
+
+    model, x = model_of(case), torch.randint(3, 20, (3, 9), generator=torch.Generator().manual_seed(4))
+    monkeypatch.setattr(kernels, "steps_alone", lambda k: k is not None)
+    monkeypatch.setattr(kernels, "step", step)
+    with torch.no_grad():
+        right = model.body.read(model.body(Batch(x)).sequence)
+        state = model.body.start(Batch(x[:, :4]), 12)
+        for at in range(3, 9):
+            near(model.body.step(x[:, at], state), right[:, at])
+    assert bool(used) == case.endswith("rotary")
+
+
 @cases
 @pytest.mark.parametrize("settings", [Decode(), Decode(beam=3)])
 def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: str, settings: Decode) -> None:
@@ -238,6 +265,8 @@ def test_a_saved_model_answers_as_before(case: str, tmp_path: Path) -> None:
     stacks, depth = (2, 5) if name == "transformer" else (1, 3)
     kind = model.config.relative
     assert len(tables) == {"buckets": stacks, "shaw": 2 * depth}.get(kind, 0)
+    layout = {"rotary": "interleaved", "rotary-halves": "halves"}.get(kind)
+    assert getattr(back.body.decoder.position, "layout", None) == layout
     if SYSTEMS[name].published.model_type:
         with pytest.raises(WeightsError, match=f"relative={kind}"):
             regard.save(model, tmp_path / "theirs")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -83,11 +82,6 @@ def test_relevance_is_joined_from_the_first_layer_to_the_last() -> None:
 # -- windows: a record has fewer columns than there are tokens, and says which token each is
 
 
-@dataclass(frozen=True)
-class Rowed(Look):
-    queries: Tensor | None = None
-
-
 def windowed(length: int, wide: int, heads: int, steps: tuple[int, ...] = (1,), seed: int = 0) -> Look:
     """Weights over the neighbours up to `wide` steps to each side; a column outside of the row has the key -1."""
     at, beside = torch.arange(length), torch.arange(-wide, wide + 1)
@@ -124,10 +118,10 @@ def test_windows_are_carried_as_the_matrix_they_stand_for(steps: tuple[int, ...]
 
 def test_a_token_that_sees_all_has_a_row_of_its_own_that_counts_alone() -> None:
     record = windowed(L, 1, H)
-    far = torch.rand(1, H, 2, L, generator=torch.Generator().manual_seed(9)).softmax(-1)
-    extra = Rowed("it", far, None, torch.tensor([[0, 4]]))
+    far = torch.rand(1, H, 3, L, generator=torch.Generator().manual_seed(9)).softmax(-1)
+    extra = Look("it", far, None, torch.tensor([[0, 4, -1]]))
     right = dense(record, L)
-    right[:, [0, 4]] = far[0]
+    right[:, [0, 4]] = far[0, :, :2]
     view = View(0, L, Blocks.of(L, L), (4,))
     view.add([record, extra])
     near(torch.from_numpy(view.rolled((4,))), rollout([Layer(L, (Links(right.mean(0)),))], one(4)), 1e-6)
@@ -177,7 +171,7 @@ def test_sixty_thousand_tokens_are_explained_in_bounded_memory() -> None:
     record = windowed(length, wide, 2)
     all_of_it = torch.full((1, 2, 1, length), 1 / length)
     for _ in range(depth):
-        view.add([record, Rowed("it", all_of_it, None, torch.zeros(1, 1, dtype=torch.long))])
+        view.add([record, Look("it", all_of_it, None, torch.zeros(1, 1, dtype=torch.long))])
     row = view.rolled((0,))
     assert row.sum() == pytest.approx(1, abs=1e-5) and row.shape == (length,) and (row[1:] > 0).all()
     assert row[0] == pytest.approx(0.5**depth, rel=0.01)  # the first token keeps half of itself in each layer

@@ -148,6 +148,9 @@ class Look:
     name: str
     weights: Tensor
     keys: Tensor | None = None
+    """(B or 1, H or 1, Q, K); -1 where a column is none"""
+    queries: Tensor | None = None
+    """(B, Q) which query each row is, -1 where it is none; None: row q is query q"""
 
 
 @dataclass

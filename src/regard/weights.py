@@ -171,6 +171,9 @@ class Published:
     filled: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     """our fields, with those that follow from others where the file leaves them out"""
 
+    written_as: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
+    """our fields as the published keys count them: what `filled` undoes"""
+
     heads: dict[str, str] = field(default_factory=dict)
     """task -> the architecture with a head for it"""
     also: dict[str, str] = field(default_factory=dict)
@@ -213,12 +216,14 @@ class Published:
 
     def write(self, fields: Mapping[str, Any], task: str = "") -> dict[str, Any]:
         architecture = self.instead(fields, task) or self.heads.get(task, self.architecture)
+        fields = self.written_as(dict(fields))
         config: dict[str, Any] = {"model_type": self.model_type, "architectures": [architecture], **self.fixed}
         config |= {**self.written, **{key: fields[ours] for key, ours in self.copied.items()}}
         for ours, theirs in self.keys.items():
-            back = {mine: published for published, mine in self.values.get(ours, {}).items()}
+            table = self.values.get(ours)
+            back = {} if table is None else {mine: published for published, mine in table.items()}
             for key in theirs:
-                config[key] = back.get(fields[ours], fields[ours])
+                config[key] = back[fields[ours]] if back else fields[ours]
         return config
 
     def _ours(self, name: str, value: Any) -> Any:

@@ -41,6 +41,13 @@ class Score:
     """itself, of all that the task reads; None: no number, and only the attention of these tokens is told"""
 
 
+def ahead(logits: Tensor, which: int) -> Tensor:
+    """How far one of some answers is ahead of them in the mean. Only differences of logits decide: what raises all of them
+    alike counts for none."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits[which] - logits.mean()
+
+
 def study(
     model: Asked, batch: Batch, views: Sequence[View], scores: Sequence[Score]
 ) -> list[NDArray[np.float64] | None]:

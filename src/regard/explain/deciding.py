@@ -14,7 +14,7 @@ from regard.data.pairs import Pair
 from regard.data.settings import Data
 from regard.data.tables import Labelled, Question
 from regard.draw.label import label
-from regard.explain.attribution import Score
+from regard.explain.attribution import Score, ahead
 from regard.explain.decision import Decision, Row, cut_off, encoded_one, quoted, refuse_empty, sure
 from regard.inputs.rows import pad
 from regard.tasks.asked import Asked
@@ -107,7 +107,7 @@ def embedded(model: Any, source: Any, target: str | None) -> Decision:
 
 
 def _number(which: int, logits: Tensor) -> Tensor:
-    return logits[0, which]
+    return ahead(logits[0], which)
 
 
 def _cosine(vectors: Tensor) -> Tensor:

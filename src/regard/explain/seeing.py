@@ -28,15 +28,13 @@ class Part:
     def of(cls, look: Look, row: int, length: int, weights: Tensor | None = None) -> Part:
         """The first `length` tokens of one row; `weights` in the stead of the look's own."""
         own = (look.weights if weights is None else weights)[row].detach()
-        queries = queries_of(look, row)
-        if queries is None:
-            own = own[:, :length]
+        queries = None if look.queries is None else look.queries[row]
+        rows = slice(length) if queries is None else (queries >= 0) & (queries < length)
+        own, queries = own[:, rows], None if queries is None else queries[rows]
         if look.keys is None:
             return cls(own[..., :length], None, queries)
-        keys = look.keys.expand(look.weights.shape[0], -1, -1, -1) if look.keys.ndim == 4 else look.keys[None, None]
-        keys = keys[row if len(keys) > 1 else 0][:, : own.shape[1]]
-        there = (keys >= 0) & (keys < length)
-        return cls(torch.where(there, own, 0.0), keys.clamp(0, length - 1), queries)
+        keys = look.keys[row if len(look.keys) > 1 else 0][:, rows]
+        return cls(torch.where((keys >= 0) & (keys < length), own, 0.0), keys.clamp(0, length - 1), queries)
 
     def links(self, before: Links | None = None) -> Links:
         """The mean over heads; columns are the same tensor as `before` where they are the same, for they are as large."""
@@ -61,12 +59,6 @@ class Part:
         if self.keys is None:
             return torch.nn.functional.pad(own, (0, length - own.shape[-1]))
         return own.new_zeros(len(own), length).scatter_add(1, self.keys[:, number].long().expand_as(own), own)
-
-
-def queries_of(look: Look, row: int) -> Tensor | None:
-    """Which tokens the rows of a look are, where they are not all tokens one after another."""
-    queries: Tensor | None = getattr(look, "queries", None)
-    return None if queries is None else queries.expand(len(look.weights), -1)[row]
 
 
 def _wide(weights: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from regard.data.tagged import Tagged
 from regard.draw.counted import ASKED
 from regard.draw.label import label
 from regard.errors import RegardError
-from regard.explain.attribution import Score
+from regard.explain.attribution import Score, ahead
 from regard.explain.decision import Decision, Row, encoded_one, quoted, sure
 from regard.inputs.wordpiece import MASK
 from regard.tasks.gaps import gap_of, ordinary, word_of
@@ -72,7 +72,7 @@ def spanned(model: Any, source: Any, target: str | None) -> Decision:
         logits = model.task.judged(model, encoded)
         row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
     scores = [
-        Score(f"where the answer {how}", 0, (place,), functools.partial(_at, (place,), (which,)))
+        Score(f"where the answer {how}", 0, (place,), functools.partial(_end, place, which))
         for which, (how, place) in enumerate(zip(("begins", "ends"), ends[row], strict=True))
     ]
     chances = [(item["value"], item["probability"]) for item in answer.extra["answers"]]
@@ -118,8 +118,14 @@ def filled(model: Any, source: Any, target: str | None) -> Decision:
 
 
 def _at(places: tuple[int, ...], outputs: tuple[int, ...], logits: Tensor) -> Tensor:
-    """The sum of the numbers for these outputs at these places of the first row."""
-    return logits[0, list(places), list(outputs)].sum()
+    """How far these outputs are ahead, each at its place of the only row, summed."""
+    found = [ahead(logits[0, place], output) for place, output in zip(places, outputs, strict=True)]
+    return torch.stack(found).sum()
+
+
+def _end(place: int, which: int, logits: Tensor) -> Tensor:
+    """The same of a place among all places, as the beginning (0) or the end (1)."""
+    return ahead(logits[0, :, which], place)
 
 
 def _about_tokens(

@@ -195,8 +195,11 @@ class Recorder:
     each: Callable[[Look], None] | None = None
     """is told of every look, which then is not kept"""
 
-    def __call__(self, weights: Float[Tensor, "B H Q K"], keys: Int[Tensor, "..."] | None = None) -> None:
-        look = Look(self.name, weights if self.gradients else weights.detach(), keys)
+    def __call__(
+        self, weights: Float[Tensor, "B H Q K"], keys: Int[Tensor, "..."] | None = None,
+        queries: Int[Tensor, "B Q"] | None = None,
+    ) -> None:  # fmt: skip
+        look = Look(self.name, weights if self.gradients else weights.detach(), keys, queries)
         (self.into.looks.append if self.each is None else self.each)(look)
         if self.also is not None:
-            self.also(weights, keys)
+            self.also(weights, keys, queries)

@@ -1,8 +1,8 @@
 """Rules of windows, read off their form, for the kernels whose cost is linear in the length of a row.
 
-    Window(256, 256)                                        everyone and their neighbours
-    (Window(256, 256) | Global(marked)) & Real(lengths)     Longformer over padded rows
-    (Window(256, 256) | Global(marked)) & Packed(at, at)    over documents packed into one row
+Window(256, 256)                                        everyone and their neighbours
+(Window(256, 256) | Global(marked)) & Real(lengths)     Longformer over padded rows
+(Window(256, 256) | Global(marked)) & Packed(at, at)    over documents packed into one row
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class Band:
     def covers(self, length: int) -> bool:
         """Whether everyone in a row of this length is everyone's neighbour: then nothing is saved."""
         return self.window.dilation == 1 and min(self.window.left, self.window.right) >= length - 1
+
+    def longest(self, length: int) -> int:
+        """How far apart at most two tokens of a row of this length are that may see each other, itself counted."""
+        packed = [part.queries.longest for part in conjuncts(self.rest) if isinstance(part, Packed)]
+        return min([length, *packed])
 
     def lanes(self, heads: int) -> Iterator[tuple[slice, Window]]:
         """Heads beside each other that step equally wide, and their window."""

@@ -31,6 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "swish": F.silu,
+    "tanh": torch.tanh,
 }
 
 

@@ -24,8 +24,8 @@ class Cut(NamedTuple):
     room: int
 
 
-MANY = 64
-"""marked tokens up to which it is worth asking for each whether it is near"""
+KNOWN = 16
+"""masks that are kept for other pieces of their form"""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,9 @@ class Piece:
     window: Window
 
 
-def pieces(band: Band, rows: int, heads: int, length: int, block: int, room: int) -> Iterator[Piece]:
-    """Every query once, `block` of them at a time, of so many rows that a piece has about `room` weights.
-
-    Under a dilation of r, each r-th token belongs to one of r rows that don't know each other."""
+def pieces(band: Band, q: Tensor, cut: Cut) -> Iterator[Piece]:
+    """Every query once. Under a dilation of r, each r-th token belongs to one of r lines that don't know each other."""
+    (rows, heads, length, _), (block, room) = q.shape, cut
     for lane, window in band.lanes(heads):
         assert isinstance(window.dilation, int)
         widest = block + window.left + window.right
@@ -70,15 +69,13 @@ class _Pass:
         self.at = torch.arange(q.shape[2], device=q.device)
         self.row = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
         self.head = self.row[:1]  # the window of a lane does not ask for it
-        self.known: dict[tuple[Any, ...], Tensor] = {}
+        self.known: dict[tuple[int, ...], Tensor] = {}
         found = band.places()
         self.marked = 0 if found is None else found[0].shape[1]
         if found is not None:
             self.places, self.there = (x[:, None, None] for x in found)
             self.spread = self.places[:, :, 0, :, None]  # (B, 1, G, 1)
             self.far_k, self.far_v = self.taken(k), self.taken(v)
-            few = q.device.type == "cpu" and self.places.numel() <= MANY
-            self.listed = self.places.flatten().tolist() if few else None
 
     def taken(self, x: Tensor) -> Tensor:
         """(B, H, G, d) of the marked tokens."""
@@ -88,32 +85,32 @@ class _Pass:
         """The reverse: what the marked tokens are told is added to what their places are told."""
         x.scatter_add_(2, self.spread.expand_as(gradient), gradient)
 
-    def apart(self, piece: Piece) -> bool:
-        """Whether no marked token can be in a window of the piece; False also where finding out would cost more."""
-        low, high = piece.keys.start, piece.keys.stop
-        return not self.marked or (self.listed is not None and all(not low <= at < high for at in self.listed))
-
     def masked(self, piece: Piece) -> tuple[Tensor, Tensor | None]:
         """(R or 1, 1, C, K) what is added to scores, 0 or the lowest number; and which queries see nothing (None: none)."""
         q, k = self.at[piece.queries].view(1, 1, -1, 1), self.at[piece.keys].view(1, 1, 1, -1)
-        row, window = self.row[piece.rows], piece.window
-        rest = None if self.band.rest is None else self.band.rest(row, self.head, q, k)
-        if rest is not None and rest.device.type == "cpu" and bool(rest.all()):
+        rest = None if self.band.rest is None else self.band.rest(self.row[piece.rows], self.head, q, k)
+        if rest is not None and _whole(rest):
             rest = None  # nobody here is padding, or of another document
-        common = rest is None and self.apart(piece) and not (self.marked and self.band.rest is not None)
+        far, sizes = self.far(piece, q) if self.marked else None, (q.shape[2], k.shape[3])
+        usual = rest is None and (far is None or _whole(far == self.there[piece.rows]))
         form = (
-            piece.rows.start if self.marked else -1, q.shape[2], k.shape[3], piece.queries.start - piece.keys.start, window.dilation
-        )  # fmt: skip
-        if common and form in self.known:
+            piece.rows.start if self.marked else -1,
+            piece.keys.step,
+            piece.queries.start - piece.keys.start,
+            *sizes,
+        )
+        if usual and form in self.known:
             return self.known[form], None
-        may = window(row, self.head, q, k)
+        may = piece.window(self.row[:1], self.head, q, k)
         if rest is not None:
             may = may & rest
-        if self.marked:
-            may = _beside(self.far(piece, q), may)
+        if far is not None:
+            may = torch.cat([x.expand(max(len(far), len(may)), -1, q.shape[2], -1) for x in (far, may)], -1)
         added = torch.zeros(may.shape, dtype=self.q.dtype, device=may.device)
         added.masked_fill_(~may, torch.finfo(self.q.dtype).min)
-        if common:
+        if usual:
+            if len(self.known) >= KNOWN:
+                self.known.clear()
             self.known[form] = added
         return added, None if rest is None else ~may.any(-1, keepdim=True)
 
@@ -139,13 +136,13 @@ class _Pass:
             added = added.expand(-1, heads, -1, -1).flatten(0, 1)
         weights = torch.baddbmm(added.view(-1, *added.shape[-2:]), q, k.transpose(1, 2)).softmax(-1)
         if empty is not None:
-            weights.unflatten(0, (-1, heads)).masked_fill_(empty, 0.0)
+            weights.view(-1, heads, *weights.shape[1:]).masked_fill_(empty, 0.0)
         return weights
 
 
-def _beside(a: Tensor, b: Tensor) -> Tensor:
-    rows, count = max(a.shape[0], b.shape[0]), max(a.shape[2], b.shape[2])
-    return torch.cat([x.expand(rows, -1, count, -1) for x in (a, b)], -1)
+def _whole(may: Tensor) -> bool:
+    """Whether everyone may, where that is known at once: a GPU would be waited for."""
+    return may.device.type == "cpu" and bool(may.all())
 
 
 def _kept(weights: Tensor, dropout: float, seed: int) -> Tensor:
@@ -154,13 +151,13 @@ def _kept(weights: Tensor, dropout: float, seed: int) -> Tensor:
     return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=chance).div_(1.0 - dropout)
 
 
-def _room(x: Tensor) -> Tensor:
+def spacious(x: Tensor) -> Tensor:
     """(B, H, L, d) that lies as (B, L, H, d), as what comes from and goes to a matrix does."""
     B, H, L, d = x.shape
     return x.new_empty(B, L, H, d).transpose(1, 2)
 
 
-def _cut(q: Tensor) -> Cut:
+def cut_for(q: Tensor) -> Cut:
     if q.device.type != "cpu":
         return Cut(512, 2**26)
     return Cut(192 if q.dtype == torch.bfloat16 else 96, 2**20)
@@ -174,8 +171,8 @@ class _Blocked(torch.autograd.Function):
         seed = int(torch.randint(2**62, ())) if dropout else 0
         ctx.save_for_backward(q, k, v)
         ctx.told = band, scale, dropout, cut, seed
-        whole, out = _Pass(q, k, v, band, scale), _room(v)
-        for number, piece in enumerate(pieces(band, *q.shape[:3], *cut)):
+        whole, out = _Pass(q, k, v, band, scale), spacious(v)
+        for number, piece in enumerate(pieces(band, q, cut)):
             queries, keys, values = whole.sides(piece)
             weights = whole.weights(piece, queries, keys)
             if dropout:
@@ -189,10 +186,10 @@ class _Blocked(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         q, k, v = ctx.saved_tensors
         band, scale, dropout, cut, seed = ctx.told
-        whole, dq = _Pass(q, k, v, band, scale), _room(q)
-        sums = [_room(x).zero_() for x in (k, v)]
+        whole, dq = _Pass(q, k, v, band, scale), spacious(q)
+        sums = [spacious(x).zero_() for x in (k, v)]
         far = [torch.zeros_like(x) for x in (whole.far_k, whole.far_v)] if whole.marked else []
-        for number, piece in enumerate(pieces(band, *q.shape[:3], *cut)):
+        for number, piece in enumerate(pieces(band, q, cut)):
             queries, keys, values = whole.sides(piece)
             told = gradient[piece.rows, piece.heads, piece.queries].flatten(0, 1)
             weights = whole.weights(piece, queries, keys)
@@ -219,4 +216,4 @@ def blocked(
 ) -> Tensor:
     """Every query over its window and the marked tokens, by the same softmax: (B, H, L, e). Marked queries too: what they
     see besides is not seen here."""
-    return _Blocked.apply(q, k, v, band, scale, dropout, cut or _cut(q))  # type: ignore[no-untyped-call]
+    return _Blocked.apply(q, k, v, band, scale, dropout, cut or cut_for(q))  # type: ignore[no-untyped-call]

@@ -85,16 +85,21 @@ class Pooler(nn.Module):
 
 
 class EncoderOnly(nn.Module):
-    """`windows`: how many tokens to each side the blocks look at, apart from `Batch.marked` ones; none given: all."""
+    """`windows`: how many tokens to each side the blocks look at, apart from `Batch.marked` ones; none given: all.
+    `dilations`: of each block the steps of its heads; none given: 1."""
 
     def __init__(
-        self, embedding: Embedding, encoder: Stack, pooler: Pooler | None = None, windows: Sequence[int] = ()
-    ) -> None:
+        self, embedding: Embedding, encoder: Stack, pooler: Pooler | None = None, windows: Sequence[int] = (),
+        dilations: Sequence[Sequence[int]] = (),
+    ) -> None:  # fmt: skip
         super().__init__()
         self.embedding, self.encoder = embedding, encoder
         if pooler is not None:
             self.pooler = pooler
-        self.pools, self.windows = pooler is not None, tuple(windows)
+        self.pools = pooler is not None
+        steps = dilations or [()] * len(windows)
+        kinds = {key: Window(key[0], key[0], key[1] or 1) for key in zip(windows, map(tuple, steps), strict=True)}
+        self.windows = [kinds[key] for key in zip(windows, map(tuple, steps), strict=True)]
 
     @property
     def tokens(self) -> Tokens:
@@ -124,10 +129,13 @@ class EncoderOnly(nn.Module):
         packed = None if batch.offsets is None else Packed(batch.offsets, batch.offsets)
         if not self.windows:
             return join(packed, real)
-        near: dict[int, Rule] = {width: Window(width, width) for width in set(self.windows)}
-        if batch.marked is not None:
-            near = {width: window | Global(batch.marked) for width, window in near.items()}
-        return [join(near[width], packed, real) for width in self.windows]
+        marked = None if batch.marked is None else Global(batch.marked)
+        rest = join(packed, real)
+        made: dict[Window, Rule | None] = {}  # blocks alike have one rule, so that what it is read off for is done once
+        for window in self.windows:
+            if window not in made:
+                made[window] = join(window if marked is None else window | marked, rest)
+        return [made[window] for window in self.windows]
 
 
 def encoder_weights(body: EncoderOnly, std: float = 0.02) -> EncoderOnly:

@@ -34,13 +34,20 @@ class Laid:
     right: int
 
 
-def laid(band: Band, rows: int, length: int, device: torch.device) -> Laid | None:
-    """None: the rule says more than where stretches begin, or steps wider than 1."""
+def lies(band: Band, rows: int) -> bool:
+    """Whether the rule says no more than where stretches begin, and steps are not wider than 1."""
+    stretches = band.stretches()
+    return band.window.dilation == 1 and (
+        band.rest is None if stretches is None else rows == 1 or not isinstance(stretches, Offsets)
+    )
+
+
+def laid(band: Band, rows: int, length: int, device: torch.device) -> Laid:
     window, stretches = band.window, band.stretches()
-    if window.dilation != 1 or (stretches is None and band.rest is not None):
-        return None
+    if not lies(band, rows):
+        raise ValueError("flash attention knows windows of rows and of packed documents only")
     if isinstance(stretches, Offsets):
-        return Laid(stretches.starts.int(), stretches.longest, window.left, window.right) if rows == 1 else None
+        return Laid(stretches.starts.int(), stretches.longest, window.left, window.right)
     begins = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
     if stretches is not None:  # the padding of a row is a stretch of its own, which nobody reads
         ends = begins[:-1] + stretches.clamp(max=length).int()
@@ -79,8 +86,8 @@ class _Flashed(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, marks: columns.Columns | None, at: Laid, scale: float, dropout: float
     ) -> Tensor:
         """q, k, v: (B, L, H, d)."""
-        flat = [x.flatten(0, 1) for x in (q, k, v)]
-        out, lse, *chance = flash_forward(*flat, at, scale, dropout)
+        rows = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+        out, lse, *chance = flash_forward(*rows, at, scale, dropout)
         kept = None
         if marks is not None:
             kept = marks.kept(q, dropout)
@@ -95,9 +102,8 @@ class _Flashed(torch.autograd.Function):
         q, k, v, *saved = ctx.saved_tensors
         marks, at, scale, dropout, kept = ctx.told
         told = told.contiguous()
-        flat = [x.flatten(0, 1) for x in (told, q, k, v)]
-        found = flash_backward(*flat, saved, at, scale, dropout)
-        dq, dk, dv = (x.view(q.shape) for x in found)
+        rows = told.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+        dq, dk, dv = (x.contiguous().view(q.shape) for x in flash_backward(*rows, saved, at, scale, dropout))
         if marks is not None:
             _beside(q).pull_(told, q, k, v, marks, (saved[0], saved[1]), scale, kept, (dq, dk, dv))
         return dq, dk, dv, None, None, None, None
@@ -107,8 +113,6 @@ def flashed(q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, dropout: 
     """Every query over its window and the marked tokens: (B, H, L, d). Rows of padding hold what nobody should read."""
     rows, length = q.shape[0], q.shape[2]
     at = laid(band, rows, length, q.device)
-    if at is None:
-        raise ValueError("flash attention knows windows of rows and of packed documents only")
     marks = None if at.longest <= min(at.left, at.right) + 1 else columns.columns(band, at.starts, length)
     given = [x.transpose(1, 2) for x in (q, k, v)]
     return _Flashed.apply(*given, marks, at, scale, dropout).transpose(1, 2)  # type: ignore[no-untyped-call]

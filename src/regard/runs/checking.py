@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import override
+from regard.data.document_checks import check_documents
 from regard.data.findings import Report
 from regard.data.pair_checks import check_pairs
 from regard.data.settings import Data
@@ -23,8 +24,8 @@ from regard.errors import SettingError, UnknownName
 from regard.runs.settings import gather
 
 CHECKS: dict[str, Callable[..., Report]] = {
-    "translate": check_pairs, "language": check_texts, "classify": check_labelled, "choose": check_questions,
-    "tag": check_tagged, "span": check_spans,
+    "translate": check_pairs, "language": check_texts, "mask": check_documents, "classify": check_labelled,
+    "choose": check_questions, "tag": check_tagged, "span": check_spans,
 }  # fmt: skip
 """How the data of each task is checked."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from regard.errors import UnknownName
-from regard.systems import bert, decoder, gpt1, gpt2, gpt3, roformer, transformer
+from regard.systems import bert, decoder, gpt1, gpt2, gpt3, longformer, roformer, transformer
 from regard.systems.preset import Preset, System
 
 SYSTEMS: dict[str, System] = {
     system.name: system
-    for system in (transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM)
+    for system in (transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM, longformer.SYSTEM)
 }
 
 

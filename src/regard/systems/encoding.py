@@ -22,22 +22,23 @@ def encoder_blocks(config: Any) -> list[Block]:
     ]  # fmt: skip
 
 
-def names(prefix: str, *kinds: str) -> tuple[Entry, ...]:
-    """Of the embeddings and the blocks under a prefix. `kinds` are the attentions there: "" and, where it has two, "_global"."""
+def names(prefix: str, far: bool = False) -> tuple[Entry, ...]:
+    """Of the embeddings and the blocks under a prefix; `far`: marked tokens have matrices of their own."""
     ours, theirs = "encoder.blocks.{n}", f"{prefix}.encoder.layer.{{n}}"
-    looks = [
-        entry(
-            f"{ours}.attend.inner.{'reach' if kind else 'qkv'}.{{part}}",
-            *(f"{theirs}.attention.self.{name}{kind}.{{part}}" for name in ("query", "key", "value")),
+
+    def look(matrix: str, kind: str, *parts: str) -> Entry:
+        return entry(
+            f"{ours}.attend.inner.{matrix}.{{part}}", *(f"{theirs}.attention.self.{name}{kind}.{{part}}" for name in parts)
         )
-        for kind in kinds or ("",)
-    ]
+
+    reaching = (look("far_q", "_global", "query"), look("far_kv", "_global", "key", "value"))
     return (
         entry("embedding.tokens.table.weight", f"{prefix}.embeddings.word_embeddings.weight"),
         entry("embedding.position.table.weight", f"{prefix}.embeddings.position_embeddings.weight"),
         entry("embedding.types.weight", f"{prefix}.embeddings.token_type_embeddings.weight"),
         entry("embedding.norm.{part}", f"{prefix}.embeddings.LayerNorm.{{part}}"),
-        *looks,
+        look("qkv", "", "query", "key", "value"),
+        *(reaching if far else ()),
         entry(f"{ours}.attend.inner.out.{{part}}", f"{theirs}.attention.output.dense.{{part}}"),
         entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.attention.output.LayerNorm.{{part}}"),
         entry(f"{ours}.feed.inner.up.{{part}}", f"{theirs}.intermediate.dense.{{part}}"),

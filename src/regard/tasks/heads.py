@@ -103,7 +103,7 @@ def read_out(name: str, config: Any, outputs: int) -> ReadOut:
     encoders without a layer of their own for summaries have it there."""
     if not encodes(config):
         return ReadOut(name, config.width, outputs, config.dropout, bias=False)
-    inner = None if hasattr(config, "pooler") else config.head_activation
+    inner = getattr(config, "head_activation", None)
     return ReadOut(name, config.width, outputs, config.head_dropout, inner=inner)
 
 
@@ -144,7 +144,8 @@ class Headed(Task):
         return made_text(texts, data)
 
     def bodied(self, config: Any) -> Any:
-        return replace(config, pooler=True) if hasattr(config, "pooler") else config
+        """A summary needs one more layer: the body's own, or one in the head."""
+        return replace(config, pooler=not hasattr(config, "head_activation")) if hasattr(config, "pooler") else config
 
     def dressed(self, text: Text, config: Any) -> Text:
         """Others find the marks around a text by themselves: it would be classified otherwise without them."""

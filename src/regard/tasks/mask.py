@@ -107,7 +107,7 @@ class Mask(Task):
 
     def bodied(self, config: Any) -> Any:
         """Only the question whether a text follows reads a summary."""
-        return replace(config, pooler=config.pairs) if hasattr(config, "pooler") else config
+        return replace(config, pooler=paired(config)) if hasattr(config, "pooler") else config
 
     def dressed(self, text: Text, config: Any) -> Text:
         return text.framed()

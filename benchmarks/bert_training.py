@@ -1,0 +1,190 @@
+"""Pre-training BERT of 110 million parameters, hidden words and pairs, beside `transformers` in the same run.
+
+    python benchmarks/bert_training.py [case ...] [--steps 20] [--rows 128] [--model bert-base] [--device cuda]
+
+natural   documents of 150 tokens on average, 512 at most: ours packed, theirs padded to 512; tokens are the real ones
+full      rows of 512 tokens
+
+Both have the cases `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled`; `ceiling` is what the device
+multiplies. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids, as many rows
+a step, 15 % of the tokens asked for. Theirs repeat batches that lie on the device; ours are those of `regard train`, made and
+hidden anew for each step by two workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from clock import Clock, ceiling, report
+
+from regard import build
+from regard.data.feed import feed
+from regard.data.hiding import Hiding
+from regard.data.store import Rows
+from regard.learn.compute import Compute, Loss, Way
+from regard.learn.loop import loop, numbers
+from regard.learn.optimiser import make_optimiser
+from regard.learn.settings import Train
+from regard.learn.world import World
+from regard.systems import find_preset
+from regard.tasks.mask import Manner, around
+from regard.tasks.task import Encoded, Terms
+from regard.waists import Batch
+
+LENGTH, MEAN, SPECIAL, SHARE = 512, 150, 1000, 0.15
+OPENS = 2
+
+
+def work(config: Any, length: float) -> float:
+    """Operations of a token in rows of this length: 6 for each weight, of the vocabulary where something is asked, and
+    attention."""
+    blocks = config.depth * (4 * config.width**2 + 2 * config.width * config.hidden)
+    asked = SHARE * config.width * (config.vocabulary + config.width)
+    return 6.0 * (blocks + asked) + 12.0 * config.depth * config.width * length
+
+
+def lengths(kind: str, count: int, config: Any) -> np.ndarray:
+    """Of documents: log-normal, as those of forums and news are, or very long."""
+    if kind == "full":
+        return np.full(8, 256 * LENGTH)
+    drawn = np.random.default_rng(0).lognormal(np.log(MEAN) - 0.22, 0.75, count)
+    return np.clip(drawn, 16, LENGTH - around(config)).astype(np.int64)
+
+
+def documents(kind: str, rows: int, config: Any) -> Encoded:
+    sizes = lengths(kind, 100 * rows, config)
+    ids = np.random.default_rng(1).integers(SPECIAL, config.vocabulary, int(sizes.sum()), dtype=np.int32)
+    joints = Rows(np.full(len(sizes), OPENS), np.arange(len(sizes) + 1))
+    hiding = Hiding(config.mask, np.arange(SPECIAL, config.vocabulary), SHARE)
+    text = Rows(ids, np.concatenate([[0], np.cumsum(sizes)]))
+    return Encoded([], {"text": text, "joint": joints}, [], Manner(LENGTH, hiding))
+
+
+def settings_of(rows: int, mean: float) -> Train:
+    return Train(steps=10**6, tokens=int(rows * mean), smoothing=0.0, clip=1.0, precision="bfloat16")
+
+
+def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: Way) -> dict[str, float]:
+    model = build(asked.model, dropout=0.0, attention_dropout=0.0, head_dropout=0.0, length=LENGTH).to(clock.device)
+    encoded = documents(kind, asked.rows, model.config)
+    mean = LENGTH if kind == "full" else float(lengths(kind, 1000, model.config).mean()) + around(model.config)
+    settings = settings_of(asked.rows, mean)
+    plan = model.task.plan(encoded, model.config, settings.tokens, 1, True)
+    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(clock.device), World(), plan.steady)
+    compute.choose(way)
+    compute.say = print
+
+    def grain(number: int) -> Batch:
+        return model.task.collate(encoded, plan.grain(number)[1], model.config, plan.shape)
+
+    grains = feed(grain, numbers(0, settings, World()), 2, pin=clock.device == "cuda")
+    steps = loop(model, compute, grains, make_optimiser(model, settings), settings)
+    try:
+        seconds = clock.row(lambda: next(steps))
+    finally:
+        grains.close()
+    return {"tokens": np.mean([plan.tokens(number) for number in range(clock.steps)]).item(), "seconds": seconds}
+
+
+def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, float]:
+    """The same rows, padded."""
+    from transformers import BertConfig, BertForPreTraining
+
+    own = build(asked.model, device="meta", length=LENGTH)
+    config, encoded = own.config, documents(kind, asked.rows, own.config)
+    peer = BertForPreTraining(
+        BertConfig(
+            vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.depth,
+            num_attention_heads=config.heads, intermediate_size=config.hidden, hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
+        )
+    )  # fmt: skip
+    peer = peer.to(clock.device).train()
+    optimiser = torch.optim.AdamW(peer.parameters(), lr=1e-4, fused=True)
+    called = torch.compile(peer) if clock.device == "cuda" else peer
+    plan = own.task.plan(encoded, config, asked.rows * LENGTH, 1, False)
+    rows = np.random.default_rng(2).permutation(plan.rows(0))
+    rows = rows[plan.lengths(rows) == LENGTH] if kind == "full" else rows
+    rows = np.concatenate([rows, np.ones((len(rows), 2), dtype=np.int64)], axis=1)
+    batches = [padded(own, encoded, rows[at : at + asked.rows]) for at in range(0, 4 * asked.rows, asked.rows)]
+    turns = itertools.cycle([{name: value.to(clock.device) for name, value in batch.items()} for batch in batches])
+
+    def step() -> None:
+        with torch.autocast(clock.device, torch.bfloat16):
+            loss = called(**next(turns)).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    real = np.mean(
+        [float(batch.get("attention_mask", batch["input_ids"] + 1).bool().sum()) for batch in batches]
+    ).item()
+    return {"tokens": real, "seconds": clock.row(step)}
+
+
+def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tensor]:
+    """A batch of ours as theirs is written, in rows of 512."""
+    batch = own.task.collate(encoded, rows, own.config)
+    assert (
+        batch.labels is not None and batch.asked is not None and batch.types is not None and batch.follows is not None
+    )
+    B, L = batch.x.shape
+    labels = torch.full((B * L,), -100)
+    labels[batch.asked] = batch.labels
+
+    def wide(table: torch.Tensor, value: int) -> torch.Tensor:
+        return torch.nn.functional.pad(table.view(B, L), (0, LENGTH - L), value=value)
+
+    found = {"input_ids": wide(batch.x, 0), "token_type_ids": wide(batch.types, 0), "labels": wide(labels, -100)}
+    if batch.mask is not None:  # without one their attention has its fastest kernel
+        found["attention_mask"] = (torch.arange(LENGTH) < batch.mask[:, None]).long()
+    return {**found, "next_sentence_label": batch.follows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", help="natural or full, or one of their cases as in natural:graph")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--model", default="bert-base")
+    parser.add_argument("--device", default="cuda")
+    asked = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    clock, found = Clock(asked.device, asked.steps), {}
+
+    def kept(name: str, measure: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+        def measured() -> dict[str, Any]:
+            found[name] = measure()
+            return found[name]
+
+        return measured
+
+    config = find_preset(asked.model)[1].config
+    print(torch.__version__, torch.cuda.get_device_name() if asked.device == "cuda" else "CPU")
+    for kind, length in (("natural", MEAN), ("full", LENGTH)):
+        cases = {
+            "theirs": lambda kind=kind: theirs(clock, asked, kind),
+            "graph": lambda kind=kind: ours(clock, asked, kind, "graph"),
+            "compiled": lambda kind=kind: ours(clock, asked, kind, "compiled"),
+        }
+        named: dict[str, Any] = {f"{kind}:{case}": kept(f"{kind}:{case}", measure) for case, measure in cases.items()}
+        wanted = [name for name in named if not asked.cases or {kind, name} & {*asked.cases}]
+        if not wanted:
+            continue
+        report({"ceiling": lambda: ceiling(clock), **named}, ["ceiling", *wanted], work(config, length))
+        right = found.get(f"{kind}:theirs")
+        for name in wanted[1:] if right else ():
+            if name in found:
+                memory = f", {found[name]['GiB'] / right['GiB']:.2f} x the memory" if "GiB" in right else ""
+                pace = found[name]["tokens_per_s"] / right["tokens_per_s"]
+                print(f"{name}: {pace:.2f} x the tokens a second{memory}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

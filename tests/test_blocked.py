@@ -1,0 +1,238 @@
+"""Attention within windows, a block of queries at a time, against the rule written out; and which way is taken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracle import grads, near, noise
+from regard.nn import banded, blocked, kernels, looking
+from regard.nn.bands import Band, read
+from regard.nn.blocked import Cut, pieces
+from regard.nn.rules import Causal, Global, Once, Packed, Real, Same, Window, dense
+from regard.waists import Offsets
+from windows import (
+    CASES,
+    LENGTHS,
+    NONE,
+    NUMBERS,
+    OFFSETS,
+    PACKED,
+    SOME,
+    Columns,
+    H,
+    L,
+    band_of,
+    leaves,
+    same_with_gradients,
+    written_out,
+)
+
+
+@pytest.fixture(params=[Cut(5, 60), Cut(16, 2**20), Cut(128, 2**20)], ids=["small", "middle", "one"])
+def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "cut_for", lambda q: request.param)
+    monkeypatch.setattr(looking, "CUT", request.param)
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_of_queries_see_what_the_rule_says(name: str) -> None:
+    rows, rule = CASES[name]
+    q, k, v = leaves(rows)
+    ours = banded.banded(q, k, v, band_of(rule), 0.7)
+    same_with_gradients(ours, written_out(q, k, v, rule)[0], [q, k, v])
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("name", CASES)
+def test_marked_tokens_are_in_everyones_softmax_once(name: str) -> None:
+    rows, rule = CASES[name]
+    band, (q, k, v) = band_of(rule), leaves(rows)
+    same_with_gradients(banded.near(q, k, v, band, 0.7), written_out(q, k, v, Columns(band))[0], [q, k, v])
+
+
+def test_every_query_is_computed_once_and_no_piece_is_large() -> None:
+    for rows, heads, length, cut in ((3, 2, 50, Cut(8, 500)), (1, 4, 7, Cut(3, 10)), (5, 4, 16, Cut(8, 10**6))):
+        band = Band(Window(2, 3, tuple(1 + head % 3 for head in range(heads))))
+        count = torch.zeros(rows, heads, length)
+        for piece in pieces(band, torch.empty(rows, heads, length, 1), cut):
+            part = count[piece.rows, piece.heads, piece.queries]
+            part += 1
+            assert part.shape[2] <= cut.block
+            keys = len(range(piece.keys.start, piece.keys.stop, piece.keys.step))
+            assert part.numel() * keys <= cut.room or part.shape[0] == 1
+        assert (count == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
+    rows, rule = CASES["marked, lengths"]
+    exact = [x.detach().to(dtype).double().requires_grad_() for x in leaves(rows)]
+    given = [x.detach().to(dtype).requires_grad_() for x in exact]
+    ours, right = banded.banded(*given, band_of(rule), 0.7), banded.banded(*exact, band_of(rule), 0.7)
+    assert ours.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    near(ours.double(), right, tolerance)
+    for one, other in zip(grads(ours, given), grads(right, exact), strict=True):
+        near(one.double(), other, tolerance)
+
+
+# -- dropout
+
+
+@pytest.mark.parametrize("name", ["window", "heads apart", "marked, lengths"])
+def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "cut_for", lambda q: Cut(6, 60))
+    rows, rule = CASES[name]
+    given = [x[:, :, :14].detach().requires_grad_() for x in leaves(rows, width=2)]
+    marks = band_of(rule).marked
+    if marks is not None:
+        rule = (Window(2, 3) | Global(marks.tokens[:, :14])) & Real(torch.tensor([9, 14]))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(4)
+        return blocked.blocked(q, k, v, band_of(rule), 0.7, 0.4)
+
+    assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
+    torch.manual_seed(5)
+    assert not torch.equal(attend(*given), blocked.blocked(*given, band_of(rule), 0.7, 0.4)), (
+        "other chance, other weights"
+    )
+
+
+# -- watched
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("name", CASES)
+def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
+    rows, rule = CASES[name]
+    band, (q, k, v) = band_of(rule), leaves(rows)
+    mixed, weights, keys = looking.looked(q, k, v, band, 0.7)
+    right, exact = written_out(q, k, v, Columns(band))
+    hidden = torch.zeros(rows, L, dtype=torch.bool) if band.marked is None else band.marked.tokens
+    real = band.real(L)
+    hidden = (hidden if real is None else hidden | ~real)[:, None, :, None]
+    same_with_gradients(mixed, right.masked_fill(hidden, 0.0), [q, k, v])
+    places = band.places()
+    wide = band.window.left + band.window.right + 1 + (0 if places is None else places[0].shape[1])
+    assert weights.shape == (rows, H, L, wide) and not weights[keys.expand_as(weights) < 0].any()
+    columns = keys.long().expand_as(weights)
+    table = torch.zeros(rows, H, L, L + 1, dtype=torch.float64).scatter_add(-1, columns % (L + 1), weights.detach())
+    near(table[..., :L], exact.masked_fill(hidden, 0.0))
+    told, there = noise(*mixed.shape, seed=77) @ v.transpose(2, 3), columns >= 0
+    owed = grads(mixed, [weights])[0]  # what a number owes to each weight can be asked
+    near(owed[there], told.gather(-1, columns.clamp(min=0))[there])
+
+
+# -- which way
+
+
+def test_rules_of_windows_are_known_by_their_form() -> None:
+    window, marks, real = Window(2, 3), Global(SOME), Real(LENGTHS)
+    for rule in (None, Causal(), real, marks, PACKED, window & window, window | window, window | real):
+        assert read(rule) is None, rule
+    others = Packed(OFFSETS, Offsets(OFFSETS.starts, 15))
+    for rule in (
+        window & others,
+        window & Same(NUMBERS, NUMBERS + 1),
+        (window | marks) & Causal(),
+        window & (marks | real),
+    ):
+        assert read(rule) is None, rule
+    found = band_of(real & (marks | window) & PACKED)
+    assert (found.window, found.marked) == (window, marks)
+    expected = dense(real & PACKED, 2, 1, torch.arange(L), torch.arange(L))
+    assert found.rest is not None and torch.equal(dense(found.rest, 2, 1, torch.arange(L), torch.arange(L)), expected)
+    assert band_of(Once(Causal() & window)).window.right == 0
+    with pytest.raises(ValueError, match="2 heads, and there are 3"):
+        banded.near(*leaves(1), Band(Window(1, 1, (1, 2))), 1.0)
+
+
+def test_marks_are_found_once_from_left_to_right() -> None:
+    marks = Global(SOME)
+    places, there = marks.places()
+    assert places[there].tolist() == [0, 20, 36, 3] and there.sum(1).tolist() == [3, 1]
+    assert marks.places()[0] is places
+    assert Global(SOME, most=8).places()[0].shape == (2, 8) and Global(NONE).places()[0].shape == (2, 0)
+    assert Global(SOME, most=50).places()[1].sum() == 4
+
+
+def test_steps_of_a_window_may_be_as_wide_as_the_head_wants() -> None:
+    every = dense(Window(1, 2, (1, 3)), 1, 2, torch.arange(9), torch.arange(9))
+    for head, wide in enumerate((1, 3)):
+        assert torch.equal(every[:, head], dense(Window(1, 2, wide), 1, 1, torch.arange(9), torch.arange(9))[:, 0])
+    for dilation in (0, (), (1, 0)):
+        with pytest.raises(ValueError, match="steps of 1 or more"):
+            Window(1, 1, dilation)
+
+
+def stand_in(rows: int, dtype: torch.dtype, width: int, device: str) -> Any:
+    q = SimpleNamespace(is_cuda=device == "cuda", dtype=dtype, shape=(rows, H, L, width))
+    q.get_device = lambda: 0
+    return q
+
+
+HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("way", "rows", "dtype", "width", "device", "name"),
+    [
+        ("flash", 2, BRAIN, 64, "cuda", "marked, lengths"),
+        ("flash", 1, HALF, 64, "cuda", "marked, packed"),
+        ("flash", 2, BRAIN, 64, "cuda", "window"),
+        ("blocked", 2, BRAIN, 64, "cpu", "marked, lengths"),
+        ("blocked", 2, SINGLE, 64, "cuda", "marked, lengths"),
+        ("blocked", 2, BRAIN, 63, "cuda", "marked, lengths"),
+        ("blocked", 2, BRAIN, 64, "cuda", "marked, holes"),
+        ("blocked", 2, BRAIN, 64, "cuda", "heads apart"),
+        ("blocked", 2, BRAIN, 64, "cuda", "packed"),
+    ],
+)
+def test_the_way_follows_from_form_device_and_dtype(
+    way: str, rows: int, dtype: torch.dtype, width: int, device: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_capability_of", lambda device: (9, 0))
+    monkeypatch.setattr(kernels, "varlen_attn", print)
+    assert banded.way_for(stand_in(rows, dtype, width, device), band_of(CASES[name][1])) == way
+
+
+# -- cost
+
+
+LONG = """
+import resource
+import torch
+from regard.nn import banded, looking
+from regard.nn.bands import read
+from regard.nn.rules import Global, Real, Window
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+L = 2**15
+marks = torch.zeros(1, L, dtype=torch.bool)
+marks[0, 0] = True
+band = read((Window(32, 32) | Global(marks)) & Real(torch.tensor([L - 5])))
+q, k, v = (torch.randn(1, 2, L, 16, requires_grad=True) for _ in range(3))
+banded.banded(*(x[:, :, :256] for x in (q, k, v)), read(Window(32, 32)), 0.3, 0.1).sum().backward()
+before = peak()
+banded.banded(q, k, v, band, 0.3, 0.1).sum().backward()
+looking.looked(q, k, v, band, 0.3)[0].sum().backward()
+print(peak() - before)
+"""
+
+
+def test_a_long_row_costs_memory_that_is_linear_in_its_length() -> None:
+    """A table of 32,768 x 32,768 for two heads takes 8 GiB, in bits 256 MiB; windows of 66 keys 17 MiB."""
+    done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 250

@@ -1,0 +1,119 @@
+"""Pictures, pages and numbers of what counted for a decision: long texts, whole words, hostile tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.draw.counted import GRADIENT, ROLLED, Counted, Decided
+from regard.draw.maps import AttentionMap
+from regard.explain.explanation import Explanation
+
+
+def long_text(many: int = 3000, second: int = 0) -> Counted:
+    """Words of which those about 2,000 counted."""
+    shares = np.full(many, 1e-6)
+    shares[2000:2010] = 0.05
+    shares[0] = 0.4
+    special = (True, *[False] * (many - 1))
+    pieces = ("[CLS]", *(f"␣word{n}" for n in range(1, many)))
+    return Counted("good", GRADIENT, pieces, shares / shares.sum(), special, tuple(range(many)), second, (0,))
+
+
+def test_of_a_long_text_its_beginning_and_what_counted_is_shown() -> None:
+    one = long_text()
+    passages = one.passages(480)
+    assert passages[0][0] == 0 and any(begin <= 2000 and end >= 2010 for begin, end in passages)
+    assert sum(end - begin for begin, end in passages) <= 480
+    assert all(a[1] < b[0] for a, b in pairwise(passages))
+    assert one.passages(3000) == [(0, 3000)]
+    assert one.most == one.shares[2000] < one.shares[0]  # special tokens don't stretch the colours
+    assert one.profile(100).argmax() == 2000 // 30 and one.profile(100).sum() < 0.6
+    assert one.strongest(1)[0][0] == "word2000"
+
+
+def test_pieces_of_a_word_count_together() -> None:
+    pieces = ("[CLS]", "␣un", "believ", "able", "␣moon")
+    shares = np.array([0.1, 0.2, 0.3, 0.1, 0.3])
+    one = Counted("x", GRADIENT, pieces, shares, (True, False, False, False, False), (1, 2, 2, 2, 3), at=(1,))
+    assert one.strongest(2) == [("unbelievable", pytest.approx(0.6)), ("moon", pytest.approx(0.3))]
+    assert one.who == "‘unbelievable’" and one.of_special == pytest.approx(0.1)
+
+
+@pytest.fixture(scope="module")
+def explained() -> Explanation:
+    """Two layers of three heads over two texts."""
+    words = ("[CLS]", "the", "un", "·believable", "cat", "[SEP]", "it", "was", "sleeping", "[SEP]")
+    pieces = ("[CLS]", "␣the", "␣un", "believable", "␣cat", "␣[SEP]", "␣it", "␣was", "␣sleeping", "␣[SEP]")
+    special, numbers = tuple(word.startswith("[") for word in words), (1, 2, 3, 3, 4, 5, 6, 7, 8, 9)
+    raw = np.random.default_rng(1).exponential(size=(2, 3, 10, 10)) ** 2
+    raw /= raw.sum(-1, keepdims=True)
+    layers, asked = ("layer 1", "layer 2"), raw[None, :, :, 0].swapaxes(1, 2)
+    maps = (
+        AttentionMap("text", "What each token looked at", words, words, raw, cuts=(6,)),
+        AttentionMap("asked", "What [CLS] looked at", layers, words, asked, by="layers"),
+    )
+    counted = [
+        Counted("good", way, pieces, row, special, numbers, 6, (0,))
+        for way, row in zip((GRADIENT, ROLLED), raw.mean(1)[:, 0], strict=True)
+    ]
+    decided = Decided("good", (("good", 0.612), ("bad", 0.388)), tuple(counted))
+    return Explanation("the unbelievable cat ▸ it was sleeping → good", maps, {"tokens": "10"}, decided=decided)
+
+
+def test_the_picture_says_the_answers_the_texts_and_both_legends(explained: Explanation, tmp_path: Path) -> None:
+    drawn = explained.save(tmp_path / "a.svg").read_text("utf-8")
+    assert explained.decided is not None
+    for name, chance in explained.decided.chances:
+        assert name in drawn and f"{100 * chance:.1f} %" in drawn
+    for words in ("of all that counted", "of all that reached it", "What [CLS] looked at", "Every layer and head"):
+        assert words in drawn
+    assert drawn.count(">sleeping<") >= 2 + 3  # in each text, and in the maps
+    alone = explained.save(tmp_path / "b.svg", layer=1, head=2).read_text("utf-8")
+    assert "layer 1 of 2, head 2 of 3" in alone and "of all that counted" not in alone
+    assert explained.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_holds_what_counted_and_no_token_can_break_out_of_it(tmp_path: Path, explained: Explanation) -> None:
+    text = explained.save(tmp_path / "a.html").read_text("utf-8")
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
+    assert explained.decided is not None
+    for shown, one in zip(data["decided"]["counted"], explained.decided.counted, strict=True):
+        tokens = [token for token in shown["tokens"] if token is not None]
+        assert shown["tokens"].index(None) == one.second and [token[0] for token in tokens] == list(one.pieces)
+        np.testing.assert_allclose([token[1] for token in tokens], one.shares, atol=1e-6)
+    hostile = "</script><script>alert(1)"
+    bad = Counted(hostile, GRADIENT, (hostile, "␣$x_{"), np.array([0.5, 0.5]), (False, False), (0, 1), at=(0,))
+    broken = replace(explained, decided=Decided(hostile, ((hostile, 1.0),), (bad,)))
+    assert hostile not in broken.save(tmp_path / "b.html").read_text("utf-8")
+    broken.save(tmp_path / "b.svg")
+
+
+def test_long_texts_are_drawn_within_a_sheet(explained: Explanation, tmp_path: Path) -> None:
+    broken = replace(explained, decided=Decided("good", (("good", 0.9), ("bad", 0.1)), (long_text(second=2004),)))
+    drawn = broken.save(tmp_path / "a.svg").read_text("utf-8")
+    sizes = [float(size) / 72 for size in re.findall(r'(?:width|height)="([\d.]+)pt"', drawn)]
+    assert sizes and max(sizes) < 30  # inches
+    assert "word2005" in drawn and "tokens …" in drawn and "highest bar" in drawn
+    text = (
+        replace(explained, decided=Decided("good", (), (long_text(9000),))).save(tmp_path / "a.html").read_text("utf-8")
+    )
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
+    (shown,) = data["decided"]["counted"]
+    assert len(shown["tokens"]) < 4200 and len(shown["profile"]) <= 160 and shown["all"] == 9000
+
+
+def test_the_numbers_are_saved_as_json(explained: Explanation, tmp_path: Path) -> None:
+    found = json.loads(explained.save(tmp_path / "a.json").read_text("utf-8"))
+    assert explained.decided is not None and found["answer"] == "good"
+    assert found["probabilities"] == [{"value": name, "probability": p} for name, p in explained.decided.chances]
+    assert np.array(found["attention"]["text"]["weights"]).shape == explained.maps[0].weights.shape
+    for saved, one in zip(found["counted"], explained.decided.counted, strict=True):
+        assert saved["by"] == one.way and saved["tokens"] == list(one.pieces)
+        np.testing.assert_allclose(saved["shares"], one.shares)

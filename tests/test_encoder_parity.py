@@ -1,0 +1,231 @@
+"""RoFormer and Longformer against `transformers`, all parameters overwritten with noise: outputs, gradients, folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import regard
+from regard.nn.position import Sinusoid
+from regard.tasks import TASKS
+from regard.waists import Batch, Offsets
+from tiny import near, noisy
+
+ALIKE: dict[str, Any] = {
+    "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20, "vocab_size": 37,
+}  # fmt: skip
+ROFORMER = {
+    **ALIKE, "max_position_embeddings": 20, "type_vocab_size": 2, "attn_implementation": "eager", "embedding_size": 8,
+    "cls_token_id": 2, "sep_token_id": 3, "mask_token_id": 4,
+}  # fmt: skip
+LONGFORMER = {
+    **ALIKE, "max_position_embeddings": 42, "type_vocab_size": 1, "attention_window": [4, 8, 4], "pad_token_id": 1,
+    "bos_token_id": 0, "sep_token_id": 2, "eos_token_id": 2, "mask_token_id": 4, "layer_norm_eps": 1e-5,
+}  # fmt: skip
+LENGTHS = torch.tensor([19, 4, 13])
+SINGLE = 5e-7
+"""Longformer's softmax is in float32 there."""
+
+
+def roformer(name: str, **changes: Any) -> Any:
+    peer = noisy(getattr(transformers, name)(transformers.RoFormerConfig(**{**ROFORMER, **changes})))
+    table = next(value for key, value in peer.named_parameters() if key.endswith("embed_positions.weight"))
+    with torch.no_grad():  # rounded to float32 over there
+        table.copy_(Sinusoid(4, "halves")(torch.arange(len(table))))
+    return peer
+
+
+def longformer(name: str, **changes: Any) -> Any:
+    return noisy(getattr(transformers, name)(transformers.LongformerConfig(**{**LONGFORMER, **changes})))
+
+
+def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    mask = torch.arange(19) < LENGTHS[:, None]
+    x = torch.where(mask, torch.randint(5, 37, (3, 19), generator=draw), 1)
+    types = torch.randint(0, 2, (3, 19), generator=draw)
+    marked = torch.zeros(3, 19, dtype=torch.bool)
+    marked[:, 0] = marked[0, 7] = marked[2, 12] = True
+    return x, mask, types, marked
+
+
+def loaded(peer: Any, folder: Path, **more: Any) -> regard.Model:
+    peer.save_pretrained(folder)
+    return regard.load(folder, **more)
+
+
+def gradients_agree(model: regard.Model, peer: Any, ours: Tensor, right: Tensor, tolerance: float) -> None:
+    weigh = torch.randn(right.shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    (ours * weigh).sum().backward()
+    (right * weigh).sum().backward()
+    found = {name.removeprefix("body."): p.grad for name, p in model.named_parameters() if p.grad is not None}
+    written = model.identity.system.names.write(found)
+    prefix = f"{model.identity.system.name}."
+    checked, largest = 0, max(float(p.grad.abs().max()) for p in peer.parameters() if p.grad is not None)
+    for name, parameter in peer.named_parameters():
+        own = name if name in written else prefix + name
+        if parameter.grad is None or name.endswith(("embed_positions.weight", "decoder.weight", "decoder.bias")):
+            continue
+        assert own in written, name
+        assert float((written[own] - parameter.grad).abs().max()) <= tolerance * largest, name
+        checked += 1
+    assert checked > 20
+
+
+@pytest.mark.parametrize("changes", [{}, {"rotary_value": True}, {"embedding_size": None, "hidden_act": "relu"}])
+def test_roformer_hides_words_as_it_is_published(changes: dict[str, Any], tmp_path: Path) -> None:
+    peer = roformer("RoFormerForMaskedLM", **changes)
+    model = loaded(peer, tmp_path)
+    x, mask, types, _ = inputs()
+    right = peer(x, attention_mask=mask, token_type_ids=types).logits[mask]
+    assert model.task.name == "mask"
+    ours = model.logits(x, mask=mask, types=types)[mask]
+    near(ours, right)
+    gradients_agree(model, peer, ours, right, 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("RoFormerModel", {}), ("RoFormerForSequenceClassification", {"num_labels": 4}),
+        ("RoFormerForTokenClassification", {"num_labels": 4}), ("RoFormerForQuestionAnswering", {}),
+        ("RoFormerForMaskedLM", {}),
+    ],
+)  # fmt: skip
+def test_folders_of_roformer_are_read_and_written(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+    peer = roformer(name, **more)
+    model = loaded(peer, tmp_path / "theirs")
+    x, mask, types, _ = inputs()
+    if name == "RoFormerForSequenceClassification":
+        near(model.logits(x, mask=mask, types=types), peer(x, attention_mask=mask, token_type_ids=types).logits)
+    regard.save(model, tmp_path / "ours", layout="huggingface")
+    again = getattr(transformers, name).from_pretrained(tmp_path / "ours", dtype=torch.float64)
+    assert_same(again, peer)
+
+
+def assert_same(again: Any, peer: Any) -> None:
+    ours, right = again.state_dict(), peer.state_dict()
+    assert set(ours) == set(right)
+    for key in right:
+        assert torch.equal(ours[key], right[key]) or key.endswith("embed_positions.weight"), key
+    assert again.config.to_dict().keys() >= peer.config.to_dict().keys() - {"attn_implementation"}
+
+
+@pytest.mark.parametrize("windows", [[4, 8, 4], [4, 4, 4], [64, 64, 64]])
+def test_longformer_hides_words_as_it_is_published(windows: list[int], tmp_path: Path) -> None:
+    peer = longformer("LongformerForMaskedLM", attention_window=windows)
+    model = loaded(peer, tmp_path)
+    x, mask, _, marked = inputs()
+    right = peer(x, attention_mask=mask.long(), global_attention_mask=marked.long()).logits[mask]
+    ours = model.logits(x, mask=mask, marked=marked)[mask]
+    near(ours, right, SINGLE)
+
+
+@pytest.mark.parametrize("windows", [[4, 8, 4], [4, 4, 4]])
+def test_gradients_of_longformer_are_those_of_the_published_one(windows: list[int], tmp_path: Path) -> None:
+    """Of padded rows, and of rows with unequal numbers of global tokens, theirs are no numbers: here are none of these."""
+    peer = longformer("LongformerForMaskedLM", attention_window=windows)
+    model = loaded(peer, tmp_path)
+    x = torch.randint(5, 37, (3, 16), generator=torch.Generator().manual_seed(5))
+    marked = torch.zeros(3, 16, dtype=torch.bool)
+    marked[:, 0] = marked[0, 7] = marked[1, 3] = marked[2, 15] = True
+    right = peer(x, global_attention_mask=marked.long()).logits
+    ours = model.logits(x, marked=marked)
+    near(ours, right, SINGLE)
+    gradients_agree(model, peer, ours, right, 5 * SINGLE)
+
+
+def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -> None:
+    peer = longformer("LongformerForQuestionAnswering")
+    model = loaded(peer, tmp_path)
+    x = torch.randint(5, 37, (2, 15), generator=torch.Generator().manual_seed(1))
+    x[:, 0], x[:, 5], x[:, 6], x[:, 14] = 0, 2, 2, 2  # <s> question </s></s> context </s>
+    right = peer(x)  # its default: all that stands before the first end is global
+    second = torch.tensor([5, 5])
+    marked = torch.arange(15) < second[:, None]
+    ours = model.logits(x, marked=marked)
+    near(ours[..., 0], right.start_logits, SINGLE)
+    near(ours[..., 1], right.end_logits, SINGLE)
+
+
+def test_longformer_classifies_with_its_first_token_marked(tmp_path: Path) -> None:
+    peer = longformer("LongformerForSequenceClassification", num_labels=4)
+    model = loaded(peer, tmp_path)
+    x, mask, _, _ = inputs()
+    first = torch.zeros_like(mask)
+    first[:, 0] = True
+    right = peer(x, attention_mask=mask.long()).logits  # the first token is global by default
+    ours = model.logits(x, mask=mask, marked=first)
+    near(ours, right, SINGLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("LongformerModel", {}), ("LongformerForSequenceClassification", {"num_labels": 4}),
+        ("LongformerForTokenClassification", {"num_labels": 4}), ("LongformerForQuestionAnswering", {}),
+        ("LongformerForMaskedLM", {}),
+    ],
+)  # fmt: skip
+def test_folders_of_longformer_are_read_and_written(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+    peer = longformer(name, **more)
+    model = loaded(peer, tmp_path / "theirs")
+    regard.save(model, tmp_path / "ours", layout="huggingface")
+    again = getattr(transformers, name).from_pretrained(tmp_path / "ours", dtype=torch.float64)
+    assert_same(again, peer)
+    assert again.config.attention_window == [4, 8, 4] and again.config.max_position_embeddings == 42
+
+
+@pytest.mark.parametrize("kind", ["roformer", "longformer"])
+def test_packed_documents_have_the_states_they_have_alone(kind: str, tmp_path: Path) -> None:
+    peer = roformer("RoFormerModel") if kind == "roformer" else longformer("LongformerModel")
+    model = loaded(peer, tmp_path)
+    x, mask, types, marked = inputs()
+    types = types if kind == "roformer" else None
+    marked = marked if kind == "longformer" else None
+    padded = model.states(x, mask=mask, types=types, marked=marked)
+    starts = torch.tensor([0, 19, 23, 36, 36])
+
+    def row(table: Tensor | None) -> Tensor | None:
+        return None if table is None else table[mask][None]
+
+    batch = Batch(x[mask][None], types=row(types), marked=row(marked), offsets=Offsets(starts, 19))
+    packed = model.body(batch)
+    near(packed.sequence[0], padded.sequence[mask])
+    near(packed.summary[:3], padded.summary)
+
+
+def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_them(tmp_path: Path) -> None:
+    from regard.model import Identity, assemble
+    from regard.nn.attention import Attention
+    from regard.nn.rules import dense
+    from regard.systems import SYSTEMS, longformer
+
+    config = longformer.Config(
+        width=12, depth=3, heads=3, hidden=20, vocabulary=37, length=40, windows=(4, 8, 4), dilation=(1, 2, 3), undilated=1,
+        pad=1, start=0, end=2, mask=4,
+    )  # fmt: skip
+    model = noisy(assemble(Identity(SYSTEMS["longformer"], config, TASKS["embed"])))
+    x, mask, _, _ = inputs()
+    rules = model.body.rules(Batch(x, mask))
+    at = torch.arange(19)
+    table = dense(rules[1], 3, 3, at, at)
+    assert table[0, 1, 9].nonzero().flatten().tolist() == [1, 3, 5, 7, 9, 11, 13, 15, 17]
+    assert dense(rules[0], 3, 3, at, at)[0, 1 if table.shape[1] > 1 and dense(rules[0], 3, 3, at, at).shape[1] > 1 else 0, 9].sum() == 5
+    block = model.body.encoder.blocks[1].attend.inner
+    states = torch.randn(3, 19, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    q, k, v = block.project(states)
+    scores = (q @ k.transpose(-1, -2) / 2).masked_fill(~table, -torch.inf).softmax(-1).nan_to_num(0.0)
+    expected = block.out((scores @ v).transpose(1, 2).flatten(2).masked_fill(~mask[..., None], 0.0))
+    near(block(states, rule=rules[1]), expected)
+    assert isinstance(block, Attention)
+    model.save(tmp_path / "own")
+    again = regard.load(tmp_path / "own")
+    near(again.states(x, mask=mask).sequence[mask], model.states(x, mask=mask).sequence[mask])
+    with pytest.raises(regard.errors.WeightsError, match="dilated"):
+        regard.save(model, tmp_path / "theirs")

@@ -1,0 +1,192 @@
+"""The ways of windows on GPUs: a flash kernel with the marked tokens beside it, and FlexAttention. What only a GPU can run is
+stood in for by its formula."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
+
+from oracle import near, noise
+from regard.nn import banded, flashed, flexed
+from regard.nn.bands import Band
+from regard.nn.rules import Global, Real, Window
+from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
+
+
+def flash_scores(q: Tensor, k: Tensor, at: flashed.Laid, scale: float) -> Tensor:
+    """(H, T, T) each stretch alone, and the window within it."""
+    assert at.starts.dtype == torch.int32 and int(at.starts.diff().max()) <= at.longest
+    place = torch.arange(len(q))
+    stretch = torch.searchsorted(at.starts, place.int(), right=True)
+    apart = place[None] - place[:, None]
+    may = (stretch[:, None] == stretch[None]) & (apart >= -at.left) & (apart <= at.right)
+    return (torch.einsum("thd,shd->hts", q, k) * scale).masked_fill(~may, -torch.inf)
+
+
+def flash_kept(scores: Tensor, dropout: float, chance: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(int(chance))
+    return torch.empty_like(scores).bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
+
+
+def flash_forward(q: Tensor, k: Tensor, v: Tensor, at: flashed.Laid, scale: float, dropout: float) -> list[Tensor]:
+    scores, chance = flash_scores(q, k, at, scale), torch.randint(2**40, ())
+    mixed = torch.einsum("hts,shd->thd", scores.softmax(-1) * flash_kept(scores, dropout, chance), v)
+    return [mixed, scores.logsumexp(-1), chance, torch.empty(0)]
+
+
+def flash_backward(
+    told: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: list[Tensor], at: flashed.Laid, scale: float, dropout: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As the kernel does it: from the result and the norm that it is handed, not from sums of its own."""
+    out, lse, chance, _ = saved
+    scores = flash_scores(q, k, at, scale)
+    weights, kept = (scores - lse[..., None]).exp(), flash_kept(scores, dropout, chance)
+    own = (told * out).sum(-1).T[..., None]
+    d_scores = weights * (torch.einsum("thd,shd->hts", told, v) * kept - own) * scale
+    pairs = (d_scores, "hts,shd->thd", k), (d_scores, "hts,thd->shd", q), (weights * kept, "hts,thd->shd", told)
+    dq, dk, dv = (torch.einsum(form, x, y) for x, form, y in pairs)
+    return dq, dk, dv
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flashed, "flash_forward", flash_forward)
+    monkeypatch.setattr(flashed, "flash_backward", flash_backward)
+
+
+LYING = [name for name, (rows, rule) in CASES.items() if flashed.lies(band_of(rule), rows)]
+
+
+def test_the_flash_kernel_is_handed_what_it_knows() -> None:
+    others = {
+        "dilated", "dilated beyond the row", "heads apart", "holes", "numbered", "marked, heads apart", "marked, holes",
+        "marked, numbered",
+    }  # fmt: skip
+    assert set(CASES) - set(LYING) == others
+    for name in others:
+        rows, rule = CASES[name]
+        with pytest.raises(ValueError, match="packed documents only"):
+            banded.near(*leaves(rows), band_of(rule), 1.0, way="flash")
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", LYING)
+def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
+    rows, rule = CASES[name]
+    band, x = band_of(rule), noise(rows, L, 3, H, 4).requires_grad_()
+    q, k, v = x.permute(2, 0, 3, 1, 4)  # as they come from one matrix
+    ours, right = banded.near(q, k, v, band, 0.7, way="flash"), written_out(q, k, v, Columns(band))[0]
+    real = band.real(L)
+    if real is not None:  # nobody reads the rows of padding
+        ours, right = (y * real[:, None, :, None] for y in (ours, right))
+    same_with_gradients(ours, right, [x])
+
+
+@pytest.mark.usefixtures("emulated")
+def test_flash_with_dropout_has_the_gradient_of_what_it_kept() -> None:
+    given = [x[:, :, :14].detach().requires_grad_() for x in leaves(2, width=2)]
+    rule = (Window(2, 3) | Global(SOME[:, :14])) & Real(torch.tensor([9, 14]))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(4)
+        real = torch.arange(14) < torch.tensor([[9], [14]])
+        return banded.near(q, k, v, band_of(rule), 0.7, 0.4, way="flash") * real[:, None, :, None]
+
+    assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
+
+
+@pytest.mark.parametrize("way", ["blocked", "flash"])
+@pytest.mark.usefixtures("emulated")
+def test_dropout_leaves_out_its_share_and_keeps_the_mean(way: Any) -> None:
+    length, share = 256, 0.25
+    torch.manual_seed(0)
+    q, k = torch.zeros(2, 1, 2, length, 4, dtype=torch.float64)
+    values = torch.eye(length, dtype=torch.float64).expand(1, 2, -1, -1)
+    band = band_of(Window(15, 16) | Global(torch.arange(length)[None] < 8))
+    right = written_out(q, k, values, Columns(band))[0]
+    found = banded.near(q, k, values, band, 1.0, share, way)
+    kept = found[right > 0] / right[right > 0]
+    assert set(kept.round(decimals=9).unique().tolist()) == {0.0, round(1 / (1 - share), 9)}
+    assert abs(float((kept == 0).double().mean()) - share) < 0.02
+    far = found[..., 64:, :8]
+    assert abs(float((far == 0).double().mean()) - share) < 0.04, "marked tokens too"
+
+
+BESIDE = """
+import torch
+from regard.nn import beside, columns
+from regard.nn.bands import Band
+from regard.nn.rules import Global, Window
+
+torch.manual_seed(0)
+beside.BLOCK, beside.SPAN = 16, 32
+single = torch.float32
+for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, single), (2, 33, 3, 16, 1, torch.float16)):
+    for dropout in (0.0, 0.3):
+        marks = torch.zeros(B, L, dtype=torch.bool)
+        marks[0, torch.randperm(L)[:many]] = True
+        marks[-1, 0] = True
+        starts = torch.tensor([at for b in range(B) for at in (b * L, b * L + L - 7)] + [B * L], dtype=torch.int32)
+        far = columns.columns(Band(Window(3, 5), Global(marks)), starts, L)
+        x, out, lse = torch.randn(B, L, 3, H, d).to(dtype), torch.randn(B * L, H, d).to(dtype), torch.randn(H, B * L)
+        low, kept = x.unbind(2), far.kept(x[:, :, 0], dropout)
+        high, wide = x.float().unbind(2), None if kept is None else kept.float()
+        ours, right = (out.clone(), lse.clone()), (out.float().clone(), lse.clone())
+        beside.join_(*low, far, *ours, 0.3, kept)
+        columns.join_(*high, far, *right, 0.3, wide)
+        told, before = torch.randn(B, L, H, d).to(dtype), [torch.randn(B, L, H, d).to(dtype) for _ in range(3)]
+        after, exact = tuple(y.clone() for y in before), tuple(y.float().clone() for y in before)
+        beside.pull_(told, *low, far, ours, 0.3, kept, after)
+        columns.pull_(told.float(), *high, far, (ours[0].float(), ours[1]), 0.3, wide, exact)
+        for mine, theirs in zip((*ours, *after), (*right, *exact), strict=True):
+            assert (mine - theirs).abs().max() < (2e-5 if dtype == torch.float32 else 0.01), (B, L, many, dtype, dropout)
+        assert all((y.float() - z).abs().max() > 0.1 for y, z in zip(after, before, strict=True))
+"""
+
+
+def test_the_kernel_beside_flash_says_what_the_plain_form_says() -> None:
+    pytest.importorskip("triton")
+    # in a process of its own: Triton's interpreter is chosen when it is imported
+    source = str(Path(__file__).parents[1] / "src")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source}
+    done = subprocess.run([sys.executable, "-c", BESIDE], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -- FlexAttention
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", CASES)
+def test_flex_attention_is_told_the_same_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flexed, "TILE", 8)
+    rows, rule = CASES[name]
+    band, (q, k, v) = band_of(rule), [x.detach().float() for x in leaves(rows, 16)]
+    near(banded.near(q, k, v, band, 0.7, way="flex"), written_out(q, k, v, Columns(band))[0], 1e-5)
+    tiles = flexed.tiles(band, rows, L, q.device)
+    may = flexed.may_look(band, L, q.device)
+    asked = create_block_mask(lambda b, h, q, k: may(b, h, q, k), rows, H, L, L, "cpu", 8).to_dense().any(1, True)
+    given = tiles.to_dense().bool()
+    assert not (asked & ~given).any(), "tiles are missing"
+    assert "packed" in name or "numbered" in name or "dilated" in name or (given & ~asked).sum() <= 8, (
+        "tiles for nothing"
+    )
+
+
+def test_tiles_within_a_window_are_not_asked_key_by_key() -> None:
+    tiles = flexed.tiles(Band(Window(256, 256)), 1, 2048, torch.device("cpu"))
+    assert tiles.full_kv_num_blocks is not None
+    assert int(tiles.full_kv_num_blocks.sum()) == 16 + 2 * 15 and int(tiles.kv_num_blocks.sum()) == 2 * 14
+
+
+def test_flex_attention_knows_no_dropout() -> None:
+    with pytest.raises(ValueError, match="no dropout"):
+        banded.near(*leaves(1), Band(Window(1, 1)), 1.0, 0.1, way="flex")
