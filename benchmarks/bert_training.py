@@ -51,7 +51,7 @@ def work(config: Any, length: float) -> float:
 def lengths(kind: str, count: int, config: Any) -> np.ndarray:
     """Of documents: log-normal, as those of forums and news are, or very long."""
     if kind == "full":
-        return np.full(8, 256 * LENGTH)
+        return np.full(64, 256 * LENGTH)
     drawn = np.random.default_rng(0).lognormal(np.log(MEAN) - 0.22, 0.75, count)
     return np.clip(drawn, 16, LENGTH - around(config)).astype(np.int64)
 
@@ -60,7 +60,7 @@ def documents(kind: str, rows: int, config: Any) -> Encoded:
     sizes = lengths(kind, 100 * rows, config)
     ids = np.random.default_rng(1).integers(SPECIAL, config.vocabulary, int(sizes.sum()), dtype=np.int32)
     joints = Rows(np.full(len(sizes), OPENS), np.arange(len(sizes) + 1))
-    hiding = Hiding(config.mask, np.arange(SPECIAL, config.vocabulary), SHARE)
+    hiding = Hiding(config.mask, np.arange(config.vocabulary) >= SPECIAL, SHARE)
     text = Rows(ids, np.concatenate([[0], np.cumsum(sizes)]))
     return Encoded([], {"text": text, "joint": joints}, [], Manner(LENGTH, hiding))
 

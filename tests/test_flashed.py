@@ -3,6 +3,7 @@ stood in for by its formula."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
-from oracle import near, noise
+from oracle import near, noise, noisy
 from regard.nn import banded, flashed, flexed
 from regard.nn.bands import Band
-from regard.nn.rules import Global, Real, Window
+from regard.nn.rules import Global, Real, Rule, Window
 from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
 
 
@@ -36,17 +37,19 @@ def flash_kept(scores: Tensor, dropout: float, chance: Tensor) -> Tensor:
     return torch.empty_like(scores).bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
 
 
-def flash_forward(q: Tensor, k: Tensor, v: Tensor, at: flashed.Laid, scale: float, dropout: float) -> list[Tensor]:
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, at: flashed.Laid, scale: float, dropout: float
+) -> tuple[Tensor, Tensor, Tensor]:
     scores, chance = flash_scores(q, k, at, scale), torch.randint(2**40, ())
     mixed = torch.einsum("hts,shd->thd", scores.softmax(-1) * flash_kept(scores, dropout, chance), v)
-    return [mixed, scores.logsumexp(-1), chance, torch.empty(0)]
+    return mixed, scores.logsumexp(-1), chance
 
 
 def flash_backward(
-    told: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: list[Tensor], at: flashed.Laid, scale: float, dropout: float
-) -> tuple[Tensor, Tensor, Tensor]:
+    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: flashed.Laid,
+    scale: float, dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As the kernel does it: from the result and the norm that it is handed, not from sums of its own."""
-    out, lse, chance, _ = saved
     scores = flash_scores(q, k, at, scale)
     weights, kept = (scores - lse[..., None]).exp(), flash_kept(scores, dropout, chance)
     own = (told * out).sum(-1).T[..., None]
@@ -190,3 +193,77 @@ def test_tiles_within_a_window_are_not_asked_key_by_key() -> None:
 def test_flex_attention_knows_no_dropout() -> None:
     with pytest.raises(ValueError, match="no dropout"):
         banded.near(*leaves(1), Band(Window(1, 1)), 1.0, 0.1, way="flex")
+
+
+# -- compiled, and on a GPU
+
+TRACED = """
+import sys
+import torch
+sys.path.insert(0, "tests")
+import test_flashed as test
+from regard.nn import banded, flashed
+from regard.nn.reaching import Reaching
+from regard.nn.rules import Global, Real, Rule, Window
+
+def forward(*given):
+    out, lse, _ = test.flash_forward(*given)
+    return out, lse, torch.zeros(2, dtype=torch.uint64)
+
+flashed.flash_forward = forward
+flashed.flash_backward = lambda *given: test.flash_backward(*given[:6], torch.tensor(0), *given[7:])
+banded.way_for = lambda *_: "flash"
+module, x = test.noisy(Reaching(24, 3)), test.noise(2, 40, 24).requires_grad_()
+marks = torch.arange(40).expand(2, -1) == torch.tensor([[0], [7]])
+found = []
+for run in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
+    rule = (Window(3, 3) | Global(marks, most=2)) & Real(torch.tensor([30, 40]))
+    out = run(x, rule=rule)
+    found.append([out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])])
+for ours, right in zip(*found, strict=True):
+    test.near(ours, right)
+"""
+
+
+def test_attention_with_marks_that_were_counted_before_is_traced_as_one_graph() -> None:
+    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    done = subprocess.run([sys.executable, "-c", TRACED], env=environment, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("way", ["flash", "flex", "blocked"])
+@pytest.mark.parametrize("name", ["window", "back only", "lengths", "marked", "marked, lengths", "marked, packed"])
+def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
+    rows, rule = CASES[name]
+    band, x = band_of(rule), noise(rows, L, 3, H, 64).bfloat16().double()
+    results = []
+    for kind, device in ((torch.float64, "cpu"), (torch.bfloat16, "cuda")):
+        own = x.to(device, kind).requires_grad_()
+        q, k, v = own.permute(2, 0, 3, 1, 4)
+        if device == "cpu":
+            out = written_out(q, k, v, Columns(band), 0.1)[0]
+        else:
+            out = banded.near(q, k, v, on_gpu(rule), 0.1, way=way)
+        real = band.real(L)
+        out = out if real is None else out * real[:, None, :, None].to(device)
+        told = noise(*out.shape, seed=77).to(device, kind)
+        results.append([y.double().cpu() for y in (out, *torch.autograd.grad((out * told).sum(), [own]))])
+    for ours, right in zip(results[1], results[0], strict=True):
+        near(ours, right, 0.02)
+
+
+def on_gpu(rule: Rule) -> Band:
+    """The same band of tensors that lie there."""
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.cuda()
+        if dataclasses.is_dataclass(part) and not isinstance(part, type):
+            inside = {item.name: moved(getattr(part, item.name)) for item in dataclasses.fields(part)}
+            return type(part)(**{name: [] if name == "kept" else value for name, value in inside.items()})
+        return part
+
+    return band_of(moved(rule))

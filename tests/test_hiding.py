@@ -13,7 +13,7 @@ from regard.errors import DataError
 from regard.waists import IGNORE
 
 SPECIAL, MASK, VOCABULARY = 5, 4, 105
-HIDING = Hiding(MASK, np.arange(SPECIAL, VOCABULARY), 0.15)
+HIDING = Hiding(MASK, np.arange(VOCABULARY) >= SPECIAL, 0.15)
 PARTS = np.array([[0, 200, 1], [230, 300, 1], [300, 420, 2], [420, 424, 3], [424, 425, 4], [500, 900, 5]])
 """The first document has a hole, the fourth is one token long."""
 

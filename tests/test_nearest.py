@@ -55,7 +55,7 @@ def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest
 
 
 def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.nearest.ROOM", 8)  # one question at a time
+    monkeypatch.setattr("regard.tasks.nearest.ROOM", 4)  # one question at a time
     vectors = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 1.0], [3.0, 3.0]])
     hits = Among(["east", "north", "up", "both"], vectors).nearest(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
     assert [[hit.value for hit in some] for some in hits] == [["north", "up", "both"], ["east", "both", "north"]]

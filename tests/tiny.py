@@ -14,7 +14,8 @@ from regard.data.pairs import Pair
 from regard.data.plan import Packs
 from regard.data.texts import Passage
 from regard.model import Identity, Model, assemble
-from regard.systems import SYSTEMS, decoder, gpt1, gpt2, gpt3, transformer
+from regard.data.tagged import Tagged
+from regard.systems import SYSTEMS, bert, decoder, gpt1, gpt2, gpt3, longformer, roformer, transformer
 from regard.tasks import TASKS
 from regard.tasks.language import documents
 from regard.waists import Batch
@@ -30,6 +31,9 @@ class Tiny:
     """of its first task, of different lengths, written as numbers"""
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """changes of the config that are systems of their own"""
+    task: str = ""
+    """what it is asked, where that is not its first task"""
+    labels: tuple[str, ...] = ()
 
 
 class Numbers:
@@ -37,6 +41,9 @@ class Numbers:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [[int(word) for word in text.split()] for text in texts]
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
+        return [([int(word) for word in words], list(range(len(words)))) for words in sentences]
 
 
 def pairs(rows: Iterable[tuple[Iterable[int], Iterable[int]]]) -> list[Pair]:
@@ -55,7 +62,17 @@ def _some_texts(lengths: list[int], vocabulary: int) -> list[Passage]:
     return [Passage(" ".join(map(str, random.integers(0, vocabulary, n))), "", 0, True) for n in lengths]
 
 
+def _some_tagged(lengths: list[int], vocabulary: int) -> list[Tagged]:
+    random = np.random.default_rng(7)
+    return [Tagged(tuple(map(str, random.integers(5, vocabulary, n))), ()) for n in lengths]
+
+
 SIZES: dict[str, Any] = {"width": 12, "depth": 3, "heads": 3, "hidden": 20, "vocabulary": 23, "length": 16, "end": 22}
+ENCODER: dict[str, Any] = {
+    "width": 12, "depth": 3, "heads": 3, "hidden": 20, "vocabulary": 23, "pad": 0, "start": 2, "end": 3, "mask": 4,
+}  # fmt: skip
+WORDS = _some_tagged([6, 1, 2, 9, 3], 23)
+ASKED: dict[str, Any] = {"task": "tag", "labels": ("O", "B-A", "I-A", "B-B", "I-B")}
 TEXTS = _some_texts([6, 0, 2, 7, 3], 22)
 TINY: dict[str, Tiny] = {
     "transformer": Tiny(
@@ -73,7 +90,18 @@ TINY: dict[str, Tiny] = {
     "gpt1": Tiny(gpt1.Config(**{**SIZES, "hidden": 48}), TEXTS, {"narrow": {"hidden": 20}}),
     "gpt2": Tiny(gpt2.Config(**SIZES), TEXTS, {"another eps": {"eps": 1e-2, "depth": 1}}),
     "gpt3": Tiny(gpt3.Config(**SIZES, band=3, dropout=0.1), TEXTS, {"dense": {"band": 0}}),
-}
+    "bert": Tiny(
+        bert.Config(**ENCODER, length=16, pooler=False), WORDS, {"relu": {"activation": "relu", "types": 1}}, **ASKED
+    ),
+    "roformer": Tiny(
+        roformer.Config(**ENCODER, embedding=12, length=16), WORDS,
+        {"narrow": {"embedding": 8}, "turned values": {"values": True}}, **ASKED,
+    ),
+    "longformer": Tiny(
+        longformer.Config(**ENCODER, length=16, windows=(4, 2, 8)), WORDS,
+        {"dilated": {"dilation": (1, 2, 1), "undilated": 1}, "one window": {"windows": (4,)}}, **ASKED,
+    ),
+}  # fmt: skip
 
 
 CASES = [(name, label) for name in SYSTEMS if name in TINY for label in ("as published", *TINY[name].variants)]
@@ -96,7 +124,8 @@ def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) 
     """A noisy model of a case."""
     system = SYSTEMS[name]
     config = replace(TINY[name].config, **{**TINY[name].variants.get(label, {}), **changes})
-    return noisy(assemble(Identity(system, config, TASKS[system.tasks[0]])), seed=seed)
+    task = TASKS[TINY[name].task or system.tasks[0]]
+    return noisy(assemble(Identity(system, config, task, labels=TINY[name].labels)), seed=seed)
 
 
 def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packed: bool = False) -> Batch:

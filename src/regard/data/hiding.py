@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +32,8 @@ class Hidden(NamedTuple):
 class Hiding:
     mask: int
     """the id that hides a token"""
-    ordinary: Indices
-    """the ids that are not special, in order: only they are hidden, and only they stand in for others"""
+    ordinary: npt.NDArray[np.bool_]
+    """(V,) which ids are not special: only they are hidden, and only they stand in for others"""
     share: float
     starts: Callable[[Indices], npt.NDArray[np.bool_]] | None = None
     """where words begin in a row, if they are hidden as a whole"""
@@ -51,7 +52,7 @@ class Hiding:
     def __call__(self, rows: Sequence[npt.NDArray[np.integer]], random: np.random.Generator) -> Hidden:
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         ids = np.concatenate(rows).astype(np.int64)
-        open_ = np.isin(ids, self.ordinary)
+        open_ = self.ordinary[ids]
         of = np.repeat(np.arange(len(rows)), lengths)
         wanted = self.count(np.bincount(of[open_], minlength=len(rows)))
         pick = self._tokens if self.starts is None else self._words
@@ -62,6 +63,10 @@ class Hiding:
         parts = np.searchsorted(places, ends)
         inside = places - (ends - lengths)[of[places]]
         return Hidden(np.split(read, ends[:-1]), np.split(inside, parts[:-1]), np.split(right, parts[:-1]))
+
+    @cached_property
+    def _ids(self) -> Indices:
+        return np.flatnonzero(self.ordinary)
 
     def _tokens(
         self, ids: Indices, open_: npt.NDArray[np.bool_], of: Indices, wanted: Indices, random: np.random.Generator
@@ -97,8 +102,8 @@ class Hiding:
 
     def _instead(self, right: Indices, random: np.random.Generator) -> Indices:
         """What stands where these are asked for."""
-        chance, many = random.random(len(right)), len(self.ordinary)
+        chance, many = random.random(len(right)), len(self._ids)
         other = random.integers(0, max(many - 1, 1), len(right))
-        other += other >= np.searchsorted(self.ordinary, right)  # all but the right one
-        changed = np.where(chance < MASKED + CHANGED, self.ordinary[np.minimum(other, many - 1)], right)
+        other += other >= np.searchsorted(self._ids, right)  # all but the right one
+        changed = np.where(chance < MASKED + CHANGED, self._ids[np.minimum(other, many - 1)], right)
         return np.where(chance < MASKED, self.mask, changed)

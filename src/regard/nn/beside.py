@@ -41,7 +41,7 @@ def _marked(x, row, marks, count, head, heads, width: tl.constexpr):
 
 @triton.jit
 def _scores(query, key, at, length, row, marks, count, seen, scale):
-    """q kᵀ · scale, -inf where a query does not see the token; `seen`: (4, B, G) first, stop, near and close."""
+    """q kᵀ · scale, -inf where a query does not see the token; `seen`: the bounds of `Columns`."""
     own, there, each = seen + row * count + marks, marks < count, tl.num_programs(1).to(tl.int64) * count
     first, stop = tl.load(own, mask=there, other=0), tl.load(own + each, mask=there, other=0)
     near, close = tl.load(own + 2 * each, mask=there, other=0), tl.load(own + 3 * each, mask=there, other=0)
@@ -120,10 +120,6 @@ def _on(x: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def _seen(marks: Columns) -> Tensor:
-    return torch.stack((marks.first, marks.stop, marks.near, marks.close)).int()
-
-
 def join_(
     q: Tensor, k: Tensor, v: Tensor, marks: Columns, out: Tensor, lse: Tensor, scale: float, kept: Tensor | None
 ) -> None:
@@ -134,7 +130,7 @@ def join_(
     with _on(q):
         _join[(triton.cdiv(L, BLOCK), B, H)](
             q, marks.taken(k).contiguous(), marks.taken(v).contiguous(), out, lse, q if kept is None else kept,
-            _seen(marks), L, H, marks.places.shape[1], *q.stride()[:3], scale, **sizes,
+            marks.bounds, L, H, marks.places.shape[1], *q.stride()[:3], scale, **sizes,
         )  # fmt: skip
 
 
@@ -147,13 +143,13 @@ def pull_(
         return columns.pull_(told, q, k, v, marks, saved, scale, kept, gradients)
     (B, L, H, width), G, spans = q.shape, marks.places.shape[1], triton.cdiv(q.shape[1], SPAN)
     sizes: Any = {"width": width, "span": SPAN, "block": BLOCK, "tile": MARKS, "num_warps": 4}
-    far_k, far_v, seen = marks.taken(k).contiguous(), marks.taken(v).contiguous(), _seen(marks)
+    far_k, far_v = marks.taken(k).contiguous(), marks.taken(v).contiguous()
     found: tuple[list[Tensor], list[Tensor]] = ([], [])
     for begin in range(0, G, MARKS):  # one after another: each adds to the gradient of the queries
         parts = [torch.empty(spans, B, H, MARKS, width, device=q.device, dtype=torch.float32) for _ in found]
         with _on(q):
             _pull[(spans, B, H)](
-                told, q, far_k, far_v, *saved, q if kept is None else kept, seen, gradients[0], *parts, begin, L, H, G,
+                told, q, far_k, far_v, *saved, q if kept is None else kept, marks.bounds, gradients[0], *parts, begin, L, H, G,
                 *q.stride()[:3], scale, dropped=kept is not None, **sizes,
             )  # fmt: skip
         for one, part in zip(found, parts, strict=True):

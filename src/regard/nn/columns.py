@@ -16,19 +16,16 @@ from regard.nn.bands import Band
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Where the marked tokens stand, (B, G) each; who sees them: queries from `first` to before `stop`, unless they stand
-    from `near` to `close` and have them in their window. One that is not there is seen by nobody."""
+    """(B, G) where the marked tokens stand, and (4, B, G) who sees them: queries from the first number to before the second,
+    unless they stand from the third to the fourth and have them in their window. One that is not there is seen by nobody."""
 
     places: Tensor
-    first: Tensor
-    stop: Tensor
-    near: Tensor
-    close: Tensor
+    bounds: Tensor
 
     def seen(self, length: int) -> Tensor:
         """(B, 1, L, G)"""
         at = torch.arange(length, device=self.places.device)[:, None]
-        first, stop, near, close = (x[:, None, None] for x in (self.first, self.stop, self.near, self.close))
+        first, stop, near, close = self.bounds[:, :, None, None]
         return (at >= first) & (at < stop) & ((at < near) | (at > close))
 
     def flat(self, length: int) -> Tensor:
@@ -61,9 +58,8 @@ def columns(band: Band, starts: Tensor, length: int) -> Columns | None:
     begins = _begins(places, length)
     stretch = torch.searchsorted(starts, (begins + places).to(starts.dtype), right=True).clamp(max=len(starts) - 1)
     first, stop = (starts[at] - begins for at in (stretch - 1, stretch))
-    return Columns(
-        places, first, torch.where(there, stop, first), places - band.window.right, places + band.window.left
-    )
+    bounds = (first, torch.where(there, stop, first), places - band.window.right, places + band.window.left)
+    return Columns(places, torch.stack(bounds).int())
 
 
 def _begins(places: Tensor, length: int) -> Tensor:

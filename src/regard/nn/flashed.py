@@ -8,14 +8,14 @@ of the window in the gradient of the whole softmax, and the columns add theirs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.nn import columns
 from regard.nn.bands import Band
+from regard.nn.columns import Columns
 from regard.waists import Offsets
 
 try:  # comes with builds of torch for CUDA
@@ -24,9 +24,8 @@ except ImportError:
     beside = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
-class Laid:
-    """How the tokens of a batch lie: one row of stretches, each of which sees only itself."""
+class Laid(NamedTuple):
+    """How the tokens of a batch lie: one row of stretches, each of which sees only itself, and there a window."""
 
     starts: Tensor
     longest: int
@@ -55,24 +54,26 @@ def laid(band: Band, rows: int, length: int, device: torch.device) -> Laid:
     return Laid(begins, length, window.left, window.right)
 
 
-def flash_forward(q: Tensor, k: Tensor, v: Tensor, at: Laid, scale: float, dropout: float) -> list[Tensor]:
-    """(T, H, d) the mixture, (H, T) the log-sum-exp, and what dropout needs to do the same again."""
-    return list(
-        torch.ops.aten._flash_attention_forward(
-            q, k, v, at.starts, at.starts, at.longest, at.longest, dropout, False, False, scale=scale,
-            window_size_left=at.left, window_size_right=at.right,
-        )[:4]
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, at: Laid, scale: float, dropout: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(T, H, d) the mixture, (H, T) its log-sum-exp, and the chance of dropout."""
+    found = torch.ops.aten._flash_attention_forward(
+        q, k, v, at.starts, at.starts, at.longest, at.longest, dropout, False, False, scale=scale,
+        window_size_left=at.left, window_size_right=at.right,
     )  # fmt: skip
+    chance = found[2] if dropout else torch.zeros(2, dtype=torch.uint64, device=q.device)
+    return found[0], found[1], chance
 
 
 def flash_backward(
-    told: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: list[Tensor], at: Laid, scale: float, dropout: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`saved`: mixture, log-sum-exp, and the two of dropout."""
-    out, lse, *chance = saved
+    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: Laid, scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    unused = torch.empty(0, device=q.device)
     return torch.ops.aten._flash_attention_backward(
-        told, q, k, v, out, lse, at.starts, at.starts, at.longest, at.longest, dropout, False, *chance, scale=scale,
-        window_size_left=at.left, window_size_right=at.right,
+        told, q, k, v, out, lse, at.starts, at.starts, at.longest, at.longest, dropout, False, chance, unused,
+        scale=scale, window_size_left=at.left, window_size_right=at.right,
     )  # fmt: skip
 
 
@@ -80,39 +81,80 @@ def _beside(q: Tensor) -> Any:
     return beside if beside is not None and q.is_cuda else columns
 
 
-class _Flashed(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, marks: columns.Columns | None, at: Laid, scale: float, dropout: float
-    ) -> Tensor:
-        """q, k, v: (B, L, H, d)."""
-        rows = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-        out, lse, *chance = flash_forward(*rows, at, scale, dropout)
-        kept = None
-        if marks is not None:
-            kept = marks.kept(q, dropout)
-            _beside(q).join_(q, k, v, marks, out, lse, scale, kept)
-        ctx.save_for_backward(q, k, v, out, lse, *chance)
-        ctx.told = marks, at, scale, dropout, kept
-        return out.view(v.shape)
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, places: Tensor | None, bounds: Tensor | None, starts: Tensor, longest: int,
+    left: int, right: int, scale: float, dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """q, k, v (B, L, H, d): the mixture, its log-sum-exp (H, T), and the chance of dropout, of windows and of columns."""
+    at, kept = Laid(starts, longest, left, right), None
+    out, lse, chance = flash_forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), at, scale, dropout)
+    if places is not None and bounds is not None:
+        marks = Columns(places, bounds)
+        kept = marks.kept(q, dropout)
+        _beside(q).join_(q, k, v, marks, out, lse, scale, kept)
+    return out.contiguous().view(v.shape), lse, chance, q.new_empty(0) if kept is None else kept
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, told: Tensor) -> tuple[Any, ...]:
-        q, k, v, *saved = ctx.saved_tensors
-        marks, at, scale, dropout, kept = ctx.told
-        told = told.contiguous()
-        rows = told.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-        dq, dk, dv = (x.contiguous().view(q.shape) for x in flash_backward(*rows, saved, at, scale, dropout))
-        if marks is not None:
-            _beside(q).pull_(told, q, k, v, marks, (saved[0], saved[1]), scale, kept, (dq, dk, dv))
-        return dq, dk, dv, None, None, None, None
+
+def backward(
+    told: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    places: Tensor | None, bounds: Tensor | None, starts: Tensor, longest: int, left: int, right: int, scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    at, told, mixed = Laid(starts, longest, left, right), told.contiguous(), out.flatten(0, 1)
+    rows = told.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    found = flash_backward(*rows, mixed, lse, chance, at, scale, dropout)
+    dq, dk, dv = (x.contiguous().view(q.shape) for x in found)
+    if places is not None and bounds is not None:
+        left_over = kept if dropout else None
+        _beside(q).pull_(told, q, k, v, Columns(places, bounds), (mixed, lse), scale, left_over, (dq, dk, dv))
+    return dq, dk, dv
+
+
+_GIVEN = (
+    "Tensor q, Tensor k, Tensor v, Tensor? places, Tensor? bounds, Tensor starts, SymInt longest, SymInt left, "
+    "SymInt right, float scale, float dropout"
+)
+_forward_op = torch.library.custom_op(
+    "regard::flashed", forward, mutates_args=(), schema=f"({_GIVEN}) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)  # fmt: skip
+_backward_op = torch.library.custom_op(
+    "regard::flashed_backward", backward, mutates_args=(),
+    schema=f"(Tensor told, Tensor out, Tensor lse, Tensor chance, Tensor kept, {_GIVEN}) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
+
+
+@_forward_op.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, places: Tensor | None, *more: Any) -> tuple[Tensor, ...]:
+    (B, L, H, _), dropout = q.shape, more[-1]
+    kept = q.new_empty((B, H, L, places.shape[1]) if dropout and places is not None else (0,))
+    lse = q.new_empty((H, B * L), dtype=torch.promote_types(q.dtype, torch.float32))
+    return v.new_empty(v.shape), lse, q.new_empty(2, dtype=torch.uint64), kept
+
+
+@_backward_op.register_fake
+def _(told: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in given[:3])
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output, *inputs[:6])
+    ctx.sizes = inputs[6:]
+
+
+def _pull(ctx: Any, told: Tensor, *_: Any) -> tuple[Any, ...]:
+    return (*_backward_op(told, *ctx.saved_tensors, *ctx.sizes), *(None,) * 8)
+
+
+torch.library.register_autograd("regard::flashed", _pull, setup_context=_keep)
 
 
 def flashed(q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, dropout: float = 0.0) -> Tensor:
     """Every query over its window and the marked tokens: (B, H, L, d). Rows of padding hold what nobody should read."""
-    rows, length = q.shape[0], q.shape[2]
+    rows, _, length, _ = q.shape
     at = laid(band, rows, length, q.device)
     marks = None if at.longest <= min(at.left, at.right) + 1 else columns.columns(band, at.starts, length)
-    given = [x.transpose(1, 2) for x in (q, k, v)]
-    return _Flashed.apply(*given, marks, at, scale, dropout).transpose(1, 2)  # type: ignore[no-untyped-call]
+    seen = (None, None) if marks is None else (marks.places, marks.bounds)
+    given = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    mixed: Tensor = _forward_op(*given, *seen, *at, scale, dropout)[0]
+    return mixed.transpose(1, 2)

@@ -45,7 +45,8 @@ class Info:
 def info(name: str) -> Info:
     """Of a preset (built without memory) or a folder."""
     model = load(name) if is_folder(name) else build(name, device="meta")
-    layers = [_layer(path, module) for path, module in model.body.named_modules() if _owns(module)]
+    parts = [*model.body.named_modules(), *(() if model.head is None else model.head.named_modules(prefix="head"))]
+    layers = [_layer(path, module) for path, module in parts if _owns(module)]
     count = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     preset = model.identity.system.presets.get(name)

@@ -113,6 +113,7 @@ def build(config: Config) -> EncoderOnly:
 NAMES = Names(
     entries=(
         *encoding.names("bert"),
+        entry("embedding.position.table.weight", "bert.embeddings.position_embeddings.weight"),
         entry("pooler.dense.{part}", "bert.pooler.dense.{part}"),
         entry("head.classes.{part}", "classifier.{part}"),
         entry("head.choice.{part}", "classifier.{part}"),

@@ -23,7 +23,7 @@ def encoder_blocks(config: Any) -> list[Block]:
 
 
 def names(prefix: str, far: bool = False) -> tuple[Entry, ...]:
-    """Of the embeddings and the blocks under a prefix; `far`: marked tokens have matrices of their own."""
+    """Of tokens, types and blocks under a prefix; `far`: marked tokens have matrices of their own."""
     ours, theirs = "encoder.blocks.{n}", f"{prefix}.encoder.layer.{{n}}"
 
     def look(matrix: str, kind: str, *parts: str) -> Entry:
@@ -34,7 +34,6 @@ def names(prefix: str, far: bool = False) -> tuple[Entry, ...]:
     reaching = (look("far_q", "_global", "query"), look("far_kv", "_global", "key", "value"))
     return (
         entry("embedding.tokens.table.weight", f"{prefix}.embeddings.word_embeddings.weight"),
-        entry("embedding.position.table.weight", f"{prefix}.embeddings.position_embeddings.weight"),
         entry("embedding.types.weight", f"{prefix}.embeddings.token_type_embeddings.weight"),
         entry("embedding.norm.{part}", f"{prefix}.embeddings.LayerNorm.{{part}}"),
         look("qkv", "", "query", "key", "value"),

@@ -140,6 +140,7 @@ def build(config: Config) -> EncoderOnly:
 NAMES = Names(
     entries=(
         *encoding.names("longformer", far=True),
+        entry("embedding.position.table.weight", "longformer.embeddings.position_embeddings.weight"),
         entry("pooler.dense.{part}", "longformer.pooler.dense.{part}"),
         entry("head.dense.{part}", "classifier.dense.{part}"),
         entry("head.classes.{part}", "classifier.out_proj.{part}"),
@@ -222,7 +223,9 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def unsayable(config: Config) -> str:
-    return "the published layout has no dilated windows." if any(step > 1 for step in config.dilation) else ""
+    if all(step == 1 for step in config.dilation):
+        return ""
+    return f"the published layout has no dilated windows; this model has dilation={config.dilation}."
 
 
 SYSTEM = System(

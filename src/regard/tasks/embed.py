@@ -35,8 +35,8 @@ from regard.waists import IGNORE, Answer, Batch, Offsets, States
 
 SCALE = 20.0
 """Cosines are multiplied by it before the softmax: a temperature of 0.05."""
-BUDGET = 16_384
-"""Tokens that are looked at together when texts are asked for."""
+BUDGET, LARGE = 4096, 65_536
+"""Tokens that are looked at together when texts are asked for: on a CPU what its cache holds, and on other devices."""
 BEST = 5
 """How many of the nearest texts are told where nobody says how many."""
 
@@ -153,7 +153,7 @@ class Embed(Task):
         with torch.autocast(firsts.device.type, enabled=False):
             alike = (SCALE * firsts @ seconds.T).masked_fill(_no_contrast(batch.labels, asked), -torch.inf)
         losses = (alike.logsumexp(1) + alike.logsumexp(0)) / 2 - alike.diagonal()
-        total = torch.where(asked, losses, 0.0).sum()
+        total = losses.sum()  # what only fills up a row has no contrast: its loss is 0
         if getattr(model.body, "pools", False) and first[0].summary is not None:
             # nobody asks for it, but processes that train together wait for a gradient of every parameter
             total = total + 0.0 * first[0].summary.sum()
@@ -220,9 +220,9 @@ class Embed(Task):
         table, done = np.zeros((len(rows), model.config.width), dtype=wide), 0
         if not len(rows):
             return table
-        lengths = lengths_of(rows)
+        lengths, budget = lengths_of(rows), BUDGET if model.device.type == "cpu" else LARGE
         with torch.inference_mode():
-            for some in Plan(lengths, max(BUDGET, int(lengths.max())), seed=0).sequential():
+            for some in Plan(lengths, max(budget, int(lengths.max())), seed=0).sequential():
                 x, mask = pad([rows[i] for i in some], filler(model.config))
                 table[some] = self.logits(model, Batch(x, mask).to(model.device)).cpu().numpy()
                 done += len(some)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from regard.data.plan import Indices, Plan
@@ -25,9 +26,11 @@ BUDGET = 16_384
 """Tokens that are looked at together."""
 
 
-def ordinary(text: Text) -> Indices:
-    """The ids that are not special, in order."""
-    return np.array(sorted({*text.backend.get_vocab().values()} - text.special), dtype=np.int64)
+def ordinary(text: Text, config: Any) -> npt.NDArray[np.bool_]:
+    """(V,) which ids stand for text."""
+    table = np.zeros(config.vocabulary, dtype=bool)
+    table[[number for number in text.backend.get_vocab().values() if number not in text.special]] = True
+    return table
 
 
 def gap_of(text: Text) -> str:
@@ -54,7 +57,7 @@ def fill(model: Asked, inputs: Sequence[str]) -> list[Answer]:
         )
     answers: list[Answer] = [Answer("")] * len(rows)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    known = torch.from_numpy(ordinary(text)).to(model.device)
+    known = torch.from_numpy(np.flatnonzero(ordinary(text, config))).to(model.device)
     for chosen in Plan(lengths, max(BUDGET, most), seed=0).sequential() if rows else ():
         x, mask = pad([rows[i] for i in chosen], config.pad)
         batch = Batch(x, mask).to(model.device)

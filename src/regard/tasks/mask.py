@@ -123,7 +123,7 @@ class Mask(Task):
     def how(self, text: Text, config: Any, longest: int, data: Data | None) -> Manner:
         data = data or Data()
         starts = text.starts_word if data.whole_words else None
-        hide = Hiding(config.mask, ordinary(text), data.hidden, starts)
+        hide = Hiding(config.mask, ordinary(text, config), data.hidden, starts)
         return Manner(min(longest, data.longest, config.length), hide)
 
     def encode(

@@ -1,0 +1,136 @@
+"""Longformer's attention by each way there is, and the one of `transformers`: time and memory against length.
+
+    python benchmarks/longformer_attention.py [blocked flash flex transformers] [--lengths 4096 16384 65536] [--dtype bfloat16]
+
+One row, 12 heads x 64, a window of 512, the first token marked, no dropout; projections included, forward and backward.
+A line of JSON for each: ms (the median), tokens a second, GiB at most beyond the weights and the input. Each is measured in a
+process of its own. Ways for CUDA only are left out elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from clock import Clock
+from torch import Tensor
+
+from regard.nn import banded
+from regard.nn.bands import Band
+from regard.nn.reaching import Reaching
+from regard.nn.rules import Global, Window
+
+CUDA = torch.cuda.is_available()
+WIDTH, HEADS, WINDOW = 768, 12, 512
+WAYS = ("blocked", "flash", "flex", "transformers") if CUDA else ("blocked", "transformers")
+
+
+class Asked(Reaching):
+    """By the way that is asked for."""
+
+    way: Any = None
+
+    def near(self, x: Tensor, band: Band, seen: Any) -> Tensor:
+        q, k, v = self.project(x)
+        return banded.near(q, k, v, band, self.score.factor(q.shape[-1]), way=self.way)
+
+
+def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:
+    module = Asked(WIDTH, HEADS)
+    module.way = way
+    marks = torch.zeros(1, length, dtype=torch.bool, device="cuda" if CUDA else "cpu")
+    marks[:, 0] = True
+    rule = Window(WINDOW // 2, WINDOW // 2) | Global(marks, most=1)
+    return module, lambda module, x: module(x, rule=rule)
+
+
+def theirs(length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:
+    from transformers import LongformerConfig
+    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+    config = LongformerConfig(
+        hidden_size=WIDTH, num_attention_heads=HEADS, attention_window=[WINDOW], num_hidden_layers=1,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    module = torch.nn.Module()
+    module.attend, module.out = LongformerSelfAttention(config, 0), torch.nn.Linear(WIDTH, WIDTH)
+    told = torch.zeros(1, length, device="cuda" if CUDA else "cpu")
+    told[:, 0] = 10_000
+
+    def run(module: Any, x: Tensor) -> Tensor:
+        return module.out(module.attend(x, told, told < 0, told > 0, True)[0])
+
+    return module, run
+
+
+def peak() -> float:
+    """GiB: of tensors on a GPU, of the process elsewhere."""
+    if CUDA:
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def measure(way: str, length: int, dtype: torch.dtype, steps: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    device = "cuda" if CUDA else "cpu"
+    module, run = theirs(length) if way == "transformers" else ours(way, length)
+    module.to(device, dtype).train()
+    x = torch.randn(1, length, WIDTH, device=device, dtype=dtype, requires_grad=True)
+    told = torch.randn(1, length, WIDTH, device=device, dtype=dtype)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    x.grad = torch.zeros_like(x)
+
+    def step() -> None:
+        run(module, x).backward(told)
+
+    if CUDA:
+        torch.cuda.reset_peak_memory_stats()
+    gc.collect()
+    before, begun = peak(), time.perf_counter()
+    step()
+    first = time.perf_counter() - begun
+    if CUDA:  # what compiling took is not what a step takes
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated() / 2**30
+    seconds = Clock(device, steps).median(step, warm=1)
+    return {
+        "way": way, "length": length, "dtype": str(dtype).removeprefix("torch."), "ms": round(1000 * seconds, 2),
+        "tokens_per_s": round(length / seconds), "GiB": round(peak() - before, 3), "first_s": round(first, 2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 65_536])
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16"] if CUDA else ["float32", "bfloat16"])
+    parser.add_argument("--steps", type=int, default=10 if CUDA else 3)
+    parser.add_argument("--alone", action="store_true", help="in this process")
+    given = parser.parse_args()
+    for dtype in given.dtype:
+        for length in given.lengths:
+            for way in given.ways:
+                if given.alone:
+                    found = json.dumps(measure(way, length, getattr(torch, dtype), given.steps))
+                else:
+                    words = [sys.executable, __file__, way, "--lengths", str(length), "--dtype", dtype, "--alone"]
+                    done = subprocess.run([*words, "--steps", str(given.steps)], capture_output=True, text=True)
+                    last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
+                    found = (
+                        last[0] if done.returncode == 0 else json.dumps({"way": way, "length": length, "failed": last})
+                    )
+                print(found, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Longformer's attention: against its formula written out, and against the one of `transformers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oracle import grads, near, noise, noisy
+from regard.nn import blocked, kernels, looking
+from regard.nn.attention import Attention, Dot, Recorder
+from regard.nn.blocked import Cut
+from regard.nn.linear import Linear
+from regard.nn.memory import Growing
+from regard.nn.reaching import Reaching
+from regard.nn.rules import Causal, Global, Packed, Real, Rule, Window
+from regard.nn.watch import watch
+from regard.waists import Offsets, Seen
+from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked, same_with_gradients
+
+WIDTH, H = 12, 3
+NEAR = {name: case for name, case in CASES.items() if name != "dilated beyond the row"}
+
+
+def written_out(module: Reaching, x: Tensor, rule: Rule) -> Tensor:
+    """Two dense attentions; marked rows take the second, rows of padding nothing."""
+    band, scale = band_of(rule), module.score.factor(WIDTH // H)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None) -> Tensor:
+        mixed, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), scale)
+        return mixed.transpose(1, 2).flatten(2)
+
+    mixed = attend(*module.project(x), Columns(band))
+    if band.marked is not None:
+        far = attend(*module.split(module.far_q(x), 1), *module.split(module.far_kv(x), 2), band.rest)
+        mixed = torch.where(band.marked.tokens[:, :, None], far, mixed)
+    real = band.real(L)
+    return module.out(mixed if real is None else mixed * real[:, :, None])
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are cut where they would not be, so short."""
+    monkeypatch.setattr(blocked, "cut_for", lambda q: Cut(5, 60))
+    monkeypatch.setattr(looking, "CUT", Cut(5, 60))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", NEAR)
+@pytest.mark.parametrize("bias", [True, False])
+def test_marked_tokens_see_all_by_matrices_of_their_own(name: str, bias: bool) -> None:
+    rows, rule = NEAR[name]
+    module, x = noisy(Reaching(WIDTH, H, bias=bias, score=Dot(temperature=1.3))), noise(rows, L, WIDTH).requires_grad_()
+    ours, right = module(x, rule=rule), written_out(module, x, rule)
+    used = [p for n, p in module.named_parameters() if not n.startswith("far") or band_of(rule).places() is not None]
+    same_with_gradients(ours, right, [x, *used])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_marked_tokens_need_no_keys_of_all_tokens(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = noisy(Reaching(WIDTH, H)), noise(2, L, WIDTH).requires_grad_()
+    rule = (Window(2, 2) | Global(marked([*range(count)], [5]))) & Real(torch.tensor([20, L]))
+    made = []
+    monkeypatch.setattr(
+        Linear, "forward", lambda self, x: made.append(self) or nn.functional.linear(x, self.weight, self.bias)
+    )
+    ours = module(x, rule=rule)
+    assert module.far_q in made and module.far_kv not in made
+    monkeypatch.setattr(Reaching, "_gathers", lambda *_: False)
+    right = module(x, rule=rule)
+    assert module.far_kv in made
+    same_with_gradients(ours, right, [x, *module.parameters()])
+
+
+def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> None:
+    class Louder(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * self.inner(x)
+
+    module, heard = Reaching(WIDTH, H).double(), []
+    assert module._gathers(1) and not module._gathers(3), "of many, keys and values cost less"
+    handle = module.far_kv.register_forward_hook(lambda *_: heard.append(1))
+    rule, x = Window(2, 2) | Global(SOME), noise(2, L, WIDTH)
+    before = module(x, rule=rule)
+    assert heard
+    handle.remove()
+    module.far_kv = Louder(module.far_kv)  # type: ignore[assignment]
+    changed = (module(x, rule=rule) - before).abs().sum(-1) > 0
+    assert torch.equal(changed, SOME)
+
+
+def test_marks_on_padding_mark_nothing() -> None:
+    module, x = noisy(Reaching(WIDTH, H)), noise(1, L, WIDTH)
+    real = Real(torch.tensor([20]))
+    ours = module(x, rule=(Window(2, 2) | Global(marked([0, 25]))) & real)
+    near(ours, module(x, rule=(Window(2, 2) | Global(marked([0]))) & real))
+    near(ours[0, 20:], module.out.bias.expand(L - 20, -1))
+
+
+def test_documents_packed_into_a_row_are_each_as_alone() -> None:
+    module, x = noisy(Reaching(WIDTH, H)), noise(1, L, WIDTH)
+    marks = marked([0, 10, 14, 26])
+    ours = module(x, rule=(Window(2, 3) | Global(marks)) & Packed(OFFSETS, OFFSETS))
+    for first, stop in ((0, 10), (10, 25), (25, 26), (26, L)):
+        alone = module(x[:, first:stop], rule=Window(2, 3) | Global(marks[:, first:stop]))
+        near(ours[:, first:stop], alone)
+
+
+def test_short_documents_take_the_kernels_of_whole_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window as long as the longest document hides nothing."""
+    module, x = noisy(Reaching(WIDTH, H)), noise(1, L, WIDTH)
+    short = Offsets(OFFSETS.starts, 15)
+    rule = (Window(14, 14) | Global(marked([0]))) & Packed(short, short)
+    right = written_out(module, x, rule)
+    monkeypatch.setattr("regard.nn.banded.near", None)
+    near(module(x, rule=rule), right)
+    with pytest.raises(TypeError):
+        module(x, rule=(Window(13, 14) | Global(marked([0]))) & Packed(short, short))
+
+
+def test_dropout_of_weights_is_there_in_training_only() -> None:
+    torch.manual_seed(0)
+    module, x = noisy(Reaching(WIDTH, H, dropout=0.3)), noise(2, L, WIDTH)
+    rule = (Window(4, 4) | Global(SOME)) & Real(torch.tensor([30, L]))
+    right = written_out(module, x, rule)
+    near(module.eval()(x, rule=rule), right)
+    module.train()
+    for way in (False, True):
+        module._gathers = lambda _, way=way: way
+        found = torch.stack([module(x, rule=rule) for _ in range(400)])
+        assert (found.std(0)[0, :30] > 0.01).all(), "every row, those of marked tokens too"
+        assert ((found.mean(0) - right).abs() / (found.std(0) / 20 + 1e-9))[:, :30].mean() < 1.2
+
+
+def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -> None:
+    module, x = Reaching(WIDTH, H), torch.randn(1, 5, WIDTH)
+    for rule in (None, Causal(), Real(torch.tensor([3]))):
+        with pytest.raises(ValueError, match="rule of windows"):
+            module(x, rule=rule)
+    others: list[dict[str, Any]] = [{"context": x}, {"memory": Growing()}, {"where": torch.arange(5)}]
+    for given in others:
+        with pytest.raises(ValueError, match="whole rows"):
+            module(x, rule=Window(1, 1), **given)
+
+
+# -- watched
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["window", "marked", "marked, lengths", "marked, heads apart", "marked, packed"])
+def test_what_was_seen_is_what_was_mixed(name: str) -> None:
+    rows, rule = CASES[name]
+    module, x = noisy(Reaching(WIDTH, H)), noise(rows, L, WIDTH)
+    with watch(nn.ModuleDict({"attend": module})) as seen:
+        out = module(x, rule=rule)
+    near(out, module(x, rule=rule))
+    band, table = band_of(rule), torch.zeros(rows, H, L, L + 1, dtype=torch.float64)
+    values = module.project(x)[2]
+    look, *others = seen.looks
+    assert seen.names() == ["attend"] and look.keys is not None and look.queries is None
+    table.scatter_add_(-1, look.keys.long().expand_as(look.weights) % (L + 1), look.weights)
+    mixed = table[..., :L] @ values
+    if band.marked is not None:
+        (far,) = others
+        assert far.keys is None and far.queries is not None and far.weights.shape[2:] == (far.queries.shape[1], L)
+        for row, queries in enumerate(far.queries.tolist()):
+            assert [at for at in queries if at >= 0] == band.marked.tokens[row].nonzero()[:, 0].tolist()
+            own = far.weights[row] @ module.split(module.far_kv(x), 2)[1][row]
+            assert not mixed[row][:, [at for at in queries if at >= 0]].any(), "told once"
+            for number, at in enumerate(queries):
+                if at >= 0:
+                    mixed[row, :, at] = own[:, number]
+    else:
+        assert not others
+    real = band.real(L)
+    mixed = mixed.transpose(1, 2).flatten(2)
+    near(module.out(mixed if real is None else mixed * real[:, :, None]), out)
+
+
+def test_what_a_number_owes_to_weights_can_be_asked() -> None:
+    module, x = noisy(Reaching(WIDTH, H)), noise(2, L, WIDTH).requires_grad_()
+    with watch(nn.ModuleDict({"attend": module}), gradients=True) as seen:
+        out = module(x, rule=Window(2, 3) | Global(SOME))
+    owed = torch.autograd.grad(out[:, :5].sum(), [look.weights for look in seen.looks])
+    assert len(owed) == 2 and all(part.abs().sum() > 0 for part in owed)
+
+
+# -- the one of transformers
+
+
+def published(window: int, dropout: float = 0.0) -> Any:
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+    config = transformers.LongformerConfig(
+        hidden_size=WIDTH, num_attention_heads=H, num_hidden_layers=1, attention_window=[window],
+        attention_probs_dropout_prob=dropout,
+    )  # fmt: skip
+    return LongformerSelfAttention(config, 0)
+
+
+def same_weights(ours: Reaching, theirs: Any) -> list[tuple[Tensor, list[Tensor]]]:
+    """Their parameters into ours; pairs of which gradients are to be compared."""
+    homes = {"qkv": ("query", "key", "value"), "far_q": ("query_global",), "far_kv": ("key_global", "value_global")}
+    pairs = []
+    with torch.no_grad():
+        for home, names in homes.items():
+            for kind in ("weight", "bias"):
+                own = [getattr(getattr(theirs, name), kind) for name in names]
+                getattr(getattr(ours, home), kind).copy_(torch.cat(own))
+                pairs.append((getattr(getattr(ours, home), kind), own))
+        ours.out.weight.copy_(torch.eye(WIDTH))
+        ours.out.bias.zero_()
+    return pairs
+
+
+@pytest.mark.parametrize("where", [None, [[0], [0]], [[0, 7, 30], [2, 3, 20]], [[*range(46)]] * 2])
+@pytest.mark.parametrize("window", [4, 16])
+def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]] | None) -> None:
+    """Their softmax is in float32 also where all else is not, the length is a multiple of the window, and a row of padding that
+    sees nothing has a gradient that is no number: here each sees something."""
+    length, short = 48, 46
+    theirs, ours = noisy(published(window)), noisy(Reaching(WIDTH, H), seed=2)
+    pairs = same_weights(ours, theirs)
+    marks = torch.zeros(2, length, dtype=torch.bool)
+    for row, places in enumerate(where or []):
+        marks[row, places] = True
+    real = torch.arange(length) < torch.tensor([[length], [short]])
+    x = noise(2, length, WIDTH).requires_grad_()
+    told = torch.where(real, torch.where(marks, 10000.0, 0.0), -10000.0)
+    right = theirs(x, told, told < 0, told > 0, where is not None)[0]
+    near_by: Rule = Window(window // 2, window // 2)
+    rule = (near_by if where is None else near_by | Global(marks)) & Real(torch.tensor([length, short]))
+    out = ours(x, rule=rule)
+    near(out, right, 5e-7)
+    near(grads(out, [x])[0], grads(right, [x])[0], 5e-6)
+    for own, parts in pairs if where is not None else pairs[:2]:
+        near(grads(out, [own])[0], torch.cat(grads(right, parts)), 5e-6)
+
+
+def test_an_attention_that_nobody_watches_is_not_asked_for_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = Reaching(WIDTH, H), torch.randn(1, 30, WIDTH)
+    monkeypatch.setattr("regard.nn.reaching.looked", None)
+    module(x, rule=Window(2, 2))
+    with pytest.raises(TypeError):
+        module(x, rule=Window(2, 2), seen=Recorder("x", Seen()))
+    assert isinstance(module, Attention)
