@@ -1,8 +1,8 @@
 """Pre-training BERT of 110 million parameters, hidden words and pairs, beside `transformers` in the same run.
 
-    python benchmarks/bert_training.py [case ...] [--steps 20] [--rows 128] [--model bert-base] [--device cuda]
+    python benchmarks/bert_training.py [case ...] [--steps 20] [--rows 256] [--model bert-base] [--device cuda]
 
-natural   documents of 150 tokens on average, 512 at most: ours packed, theirs padded to 512; tokens are the real ones
+natural   documents of 90 tokens on average, 512 at most: ours packed, theirs padded to 512; tokens are the real ones
 full      rows of 512 tokens
 
 Both have the cases `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled`; `ceiling` is what the device
@@ -36,7 +36,7 @@ from regard.tasks.mask import Manner, around
 from regard.tasks.task import Encoded, Terms
 from regard.waists import Batch
 
-LENGTH, MEAN, SPECIAL, SHARE = 512, 150, 1000, 0.15
+LENGTH, MEAN, SPECIAL, SHARE = 512, 90, 1000, 0.15
 OPENS = 2
 
 
@@ -52,8 +52,8 @@ def lengths(kind: str, count: int, config: Any) -> np.ndarray:
     """Of documents: log-normal, as those of forums and news are, or very long."""
     if kind == "full":
         return np.full(64, 256 * LENGTH)
-    drawn = np.random.default_rng(0).lognormal(np.log(MEAN) - 0.22, 0.75, count)
-    return np.clip(drawn, 16, LENGTH - around(config)).astype(np.int64)
+    drawn = np.random.default_rng(0).lognormal(4.2, 0.8, count)
+    return np.clip(drawn, 8, LENGTH - around(config)).astype(np.int64)
 
 
 def documents(kind: str, rows: int, config: Any) -> Encoded:
@@ -151,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*", help="natural or full, or one of their cases as in natural:graph")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--model", default="bert-base")
     parser.add_argument("--device", default="cuda")
     asked = parser.parse_args()

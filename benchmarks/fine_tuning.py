@@ -81,7 +81,9 @@ def parts(task: str, data: Path, out: Path) -> dict[str, Path]:
     return {name.partition(".")[0]: out / name for name in texts}
 
 
-def ours(task: str, case: Case, model: str, files: dict[str, Path], out: Path, seed: int, device: str) -> dict[str, Any]:
+def ours(
+    task: str, case: Case, model: str, files: dict[str, Path], out: Path, seed: int, device: str
+) -> dict[str, Any]:
     settings = [
         f"train.passes={case.epochs}", f"train.rate={case.rate}", f"train.seed={seed}", f"data.longest={case.longest}",
         "data.score=100000",
@@ -92,7 +94,8 @@ def ours(task: str, case: Case, model: str, files: dict[str, Path], out: Path, s
     )
     took = time.perf_counter() - begun
     found = evaluate(run, [str(files["test"])], device=device).scores
-    return {"seconds": round(took, 1), "test": found[case.metric], "steps": json.loads((run / "regard.json").read_text())["best"]}
+    best = json.loads((run / "regard.json").read_text())["best"]
+    return {"seconds": round(took, 1), "test": found[case.metric], "best": best}
 
 
 # -- the same with transformers
@@ -134,14 +137,21 @@ class Peer:
         most = self.case.longest
         if self.task == "classify":
             item = self.tokenizer(sample.text, truncation=True, max_length=most)
-            yield {"ids": item["input_ids"], "types": item["token_type_ids"], "label": self.labels.index(sample.label), "of": number}
+            label = self.labels.index(sample.label)
+            yield {"ids": item["input_ids"], "types": item["token_type_ids"], "label": label, "of": number}
         elif self.task == "tag":
             item = self.tokenizer(list(sample.words), is_split_into_words=True, truncation=True, max_length=most)
             words, label = item.word_ids(), []
             for place, word in enumerate(words):
                 first = word is not None and (place == 0 or words[place - 1] != word)
                 label.append(self.labels.index(sample.tags[word]) if first else -100)
-            yield {"ids": item["input_ids"], "types": item["token_type_ids"], "label": label, "of": number, "words": words}
+            yield {
+                "ids": item["input_ids"],
+                "types": item["token_type_ids"],
+                "label": label,
+                "of": number,
+                "words": words,
+            }
         else:
             item = self.tokenizer(
                 sample.question, sample.context, truncation="only_second", max_length=most, stride=128,
@@ -172,7 +182,11 @@ class Peer:
 
         mask = torch.tensor([[1] * len(row["ids"]) + [0] * (longest - len(row["ids"])) for row in rows]).to(self.device)
         given = {"input_ids": filled("ids", 0), "token_type_ids": filled("types", 0), "attention_mask": mask}
-        label = filled("label", -100) if self.task == "tag" else torch.tensor([row["label"] for row in rows]).to(self.device)
+        label = (
+            filled("label", -100)
+            if self.task == "tag"
+            else torch.tensor([row["label"] for row in rows]).to(self.device)
+        )
         return given, label
 
     def loss(self, rows: list[dict[str, Any]]) -> torch.Tensor:
@@ -199,7 +213,10 @@ class Peer:
 
     def _measured(self, samples: list[Any], rows: list[dict[str, Any]], outputs: list[Any]) -> float:
         if self.task == "classify":
-            right = [self.labels[int(values.argmax())] == sample.label for sample, values in zip(samples, outputs, strict=True)]
+            right = [
+                self.labels[int(values.argmax())] == sample.label
+                for sample, values in zip(samples, outputs, strict=True)
+            ]
             return 100 * float(np.mean(right))
         if self.task == "tag":
             said = []
@@ -278,7 +295,8 @@ def main() -> None:
         scores = [item["test"] for item in found]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         seconds = statistics.mean(item["seconds"] for item in found)
-        print(f"{side} {asked.task}: {case.metric} {statistics.mean(scores):.2f} ± {spread:.2f}, {seconds:.1f} s a run", flush=True)
+        mean = statistics.mean(scores)
+        print(f"{side} {asked.task}: {case.metric} {mean:.2f} ± {spread:.2f}, {seconds:.1f} s a run", flush=True)
 
 
 if __name__ == "__main__":

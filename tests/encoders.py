@@ -29,7 +29,12 @@ def wordpieces(texts: Iterable[str], vocabulary: int = 120) -> Text:
 
 
 def encoder(
-    task: str, texts: Sequence[str], labels: Sequence[str] = (), system: str = "bert", vocabulary: int = 120, **changes: Any
+    task: str,
+    texts: Sequence[str],
+    labels: Sequence[str] = (),
+    system: str = "bert",
+    vocabulary: int = 120,
+    **changes: Any,
 ) -> Model:
     """A noisy model that reads texts like these."""
     text = wordpieces(texts, vocabulary)

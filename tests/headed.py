@@ -15,8 +15,7 @@ from torch import Tensor
 import regard
 from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
-from regard.systems import SYSTEMS
-from regard.systems import gpt2
+from regard.systems import SYSTEMS, gpt2
 from regard.tasks import TASKS
 from tiny import noisy
 

@@ -50,7 +50,7 @@ def gradients_agree(model: regard.Model, peer: Any, ours: Tensor, right: Tensor)
     (right * weigh).sum().backward()
     found = {name.removeprefix("body."): p.grad for name, p in model.named_parameters() if p.grad is not None}
     names = model.identity.system.names
-    written = names.write({name: grad for name, grad in found.items()})
+    written = names.write(found)
     expected = {name: p.grad for name, p in peer.named_parameters() if p.grad is not None}
     prefix = "" if any(name.startswith("bert.") for name in expected) else "bert."
     assert {prefix + name for name in expected} <= set(written) | set(names.copies)
@@ -176,7 +176,10 @@ def test_ends_and_their_loss_are_those_of_question_answering(tmp_path: Path) -> 
     right = peer(x, attention_mask=mask, token_type_ids=types)
     ours = model.logits(x, mask=mask, types=types)
     near(ours[mask], torch.stack([right.start_logits, right.end_logits], -1)[mask])
-    x, ends = x[:, :4], torch.tensor([[1, 3], [0, 0], [2, 2]])  # nothing is padded: there, padding has a share in the sums
+    x, ends = (
+        x[:, :4],
+        torch.tensor([[1, 3], [0, 0], [2, 2]]),
+    )  # nothing is padded: there, padding has a share in the sums
     expected = peer(x, start_positions=ends[:, 0], end_positions=ends[:, 1])
     total, count = model.task.loss(model, Batch(x, labels=ends))
     near(total / count, expected.loss)
@@ -186,7 +189,9 @@ def test_ends_and_their_loss_are_those_of_question_answering(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "more"), [("BertForTokenClassification", {"num_labels": 5}), ("BertForQuestionAnswering", {})]
 )
-def test_folders_of_tokenwise_tasks_are_written_as_they_were_read(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+def test_folders_of_tokenwise_tasks_are_written_as_they_were_read(
+    name: str, more: dict[str, Any], tmp_path: Path
+) -> None:
     test_folders_are_written_as_they_were_read(name, more, tmp_path)
 
 

@@ -59,7 +59,7 @@ def test_marked_tokens_are_in_everyones_softmax_once(name: str) -> None:
 
 
 def test_every_query_is_computed_once_and_no_piece_is_large() -> None:
-    for rows, heads, length, cut in ((3, 2, 50, Cut(8, 500)), (1, 4, 7, Cut(3, 10)), (5, 4, 16, Cut(8, 10**6))):
+    for rows, heads, length, cut in ((9, 2, 50, Cut(8, 500)), (1, 4, 7, Cut(3, 10)), (5, 4, 16, Cut(8, 10**6))):
         band = Band(Window(2, 3, tuple(1 + head % 3 for head in range(heads))))
         count = torch.zeros(rows, heads, length)
         for piece in pieces(band, torch.empty(rows, heads, length, 1), cut):
@@ -124,6 +124,11 @@ def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
     places = band.places()
     wide = band.window.left + band.window.right + 1 + (0 if places is None else places[0].shape[1])
     assert weights.shape == (rows, H, L, wide) and not weights[keys.expand_as(weights) < 0].any()
+    if places is not None:
+        own = torch.where(places[1], places[0], -1)[:, None, None].expand(rows, keys.shape[1], L, -1)
+        assert torch.equal(keys[..., : own.shape[-1]].long(), own), (
+            "marked tokens first, those that are not there as -1"
+        )
     columns = keys.long().expand_as(weights)
     table = torch.zeros(rows, H, L, L + 1, dtype=torch.float64).scatter_add(-1, columns % (L + 1), weights.detach())
     near(table[..., :L], exact.masked_fill(hidden, 0.0))

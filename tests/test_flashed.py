@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
-from oracle import near, noise, noisy
+from oracle import near, noise
 from regard.nn import banded, flashed, flexed
 from regard.nn.bands import Band
 from regard.nn.rules import Global, Real, Rule, Window
+from regard.waists import Offsets
 from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
 
 
@@ -202,6 +203,7 @@ import sys
 import torch
 sys.path.insert(0, "tests")
 import test_flashed as test
+from oracle import near, noise, noisy
 from regard.nn import banded, flashed
 from regard.nn.reaching import Reaching
 from regard.nn.rules import Global, Real, Rule, Window
@@ -213,7 +215,7 @@ def forward(*given):
 flashed.flash_forward = forward
 flashed.flash_backward = lambda *given: test.flash_backward(*given[:6], torch.tensor(0), *given[7:])
 banded.way_for = lambda *_: "flash"
-module, x = test.noisy(Reaching(24, 3)), test.noise(2, 40, 24).requires_grad_()
+module, x = noisy(Reaching(24, 3)), noise(2, 40, 24).requires_grad_()
 marks = torch.arange(40).expand(2, -1) == torch.tensor([[0], [7]])
 found = []
 for run in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
@@ -221,7 +223,7 @@ for run in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
     out = run(x, rule=rule)
     found.append([out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])])
 for ours, right in zip(*found, strict=True):
-    test.near(ours, right)
+    near(ours, right)
 """
 
 
@@ -256,14 +258,15 @@ def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
 
 
 def on_gpu(rule: Rule) -> Band:
-    """The same band of tensors that lie there."""
+    """The same band of tensors that lie there; what is one object stays one."""
+    known: dict[int, Any] = {}
 
     def moved(part: Any) -> Any:
         if isinstance(part, Tensor):
             return part.cuda()
-        if dataclasses.is_dataclass(part) and not isinstance(part, type):
-            inside = {item.name: moved(getattr(part, item.name)) for item in dataclasses.fields(part)}
-            return type(part)(**{name: [] if name == "kept" else value for name, value in inside.items()})
-        return part
+        if isinstance(part, Rule | Offsets) and id(part) not in known:
+            inside = {item.name: getattr(part, item.name) for item in dataclasses.fields(part)}
+            known[id(part)] = type(part)(**{name: moved(value) for name, value in inside.items() if name != "kept"})
+        return known.get(id(part), part)
 
     return band_of(moved(rule))

@@ -173,6 +173,14 @@ def test_where_nothing_as_long_is_found_a_shorter_text_of_another_document_will_
     assert other and all(1000 <= row[2] < row[3] <= 1003 for row in other)
 
 
+def test_a_text_that_is_too_short_is_drawn_again() -> None:
+    short = [[1000 + 3 * n, 1003 + 3 * n, n + 1] for n in range(200)]
+    documents = np.array([[0, 1000, 0], *short, [1600, 2600, 300]])
+    rows = np.concatenate([pairs(documents, 100, random(seed)) for seed in range(40)])
+    other = rows[(rows[:, 4] == 1) & (rows[:, 1] <= 1000) & (rows[:, 1] - rows[:, 0] < 90)]
+    assert len(other) > 100 and (other[:, 2] >= 1600).mean() > 0.97
+
+
 def test_one_document_has_no_other_and_nothing_is_asked_about_its_pairs() -> None:
     rows = pairs(PARTS[:2], 30, random())
     assert (rows[:, 4] == IGNORE).all() and (rows[:, 1] == rows[:, 2]).all()
@@ -213,6 +221,7 @@ def test_a_grain_is_a_function_of_its_seed_and_number(packed: bool, paired: bool
         assert rows.shape[1] == 7 and (rows[:, 5:] == [1, number]).all()
         assert two.tokens(number) == int(two.lengths(rows).sum()) <= two.size(rows) <= 132
     assert any(other.grain(n)[1].tolist() != forward[n][1].tolist() for n in range(5))
+    assert one.rows(0).tolist() == two.rows(0).tolist() != other.rows(0).tolist()
     epochs = [np.concatenate(one.epoch(number))[:, :5].tolist() for number in range(3)]
     assert sorted(epochs[0]) != sorted(epochs[1]) != sorted(epochs[2])
 

@@ -329,6 +329,15 @@ def test_validation_of_one_document_says_nothing_about_pairs() -> None:
     assert "chance" not in TASK.line(scores)
 
 
+def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
+    model = asked_model()
+    encoded = encode(model, ["sun [MASK] sea", "? ! .", "sun sand " * 30])
+    scores, answers = TASK.score(model, encoded, model.identity.decode, Data(longest=24), None)
+    assert [len(answer.extra["right"]) for answer in answers] == [0, 0, 2] and scores["word_loss"] > 0
+    assert TASK.show(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
+    assert TASK.example(encoded.samples[1], answers[1]) == {"text": "? ! .", "says": "", "hidden": ""}
+
+
 # -- answers
 
 

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from oracle import grads, near, noise, noisy
 from regard.nn import kernels
 from regard.nn.attention import Attention, Dot
-from regard.nn.block import Block, Feed, Residual, Stack
+from regard.nn.block import Block, Feed, Residual, Stack, vaswani_block
 from regard.nn.norm import RMS
 from regard.nn.relative import Buckets, Inside, Placed, Rotary, Shaw, Standing, to_halves, to_interleaved
 from regard.nn.rules import Causal, Packed, Real, Rule, Window, Written
+from regard.nn.watch import watch
 from regard.waists import Offsets
 
 B, H, D, L = 2, 3, 8, 11
@@ -213,6 +214,29 @@ def test_the_beginning_does_not_matter_but_distances_do(kind: str) -> None:
     assert not torch.allclose(one(x), right)
 
 
+@pytest.mark.parametrize("kind", ["shaw keys", "buckets", "rotary"])
+def test_one_position_may_serve_all_blocks(kind: str) -> None:
+    """What depends on the queries is not taken from the block before."""
+    blocks = [vaswani_block(H * D, H, 20) for _ in range(2)]
+    stack: Any = noisy(Stack(blocks, position=make(kind))).eval()
+    x = noise(B, L, H * D)
+    with watch(stack):
+        right = stack(x, rule=Causal())[0]
+    near(stack(x, rule=Causal())[0], right)
+
+
+def test_weights_of_many_keys_are_summed_without_being_lost() -> None:
+    """In sixteen bits a sum of thousands would stop growing; and waves are made for each dtype."""
+    shaw, far = Shaw(D, reach=3).bfloat16(), torch.arange(4000)
+    nn.init.ones_(shaw.values.weight)
+    weights = torch.full((1, 1, 1, 4000), 1 / 4000, dtype=torch.bfloat16)
+    said = shaw.spread(weights, Standing(torch.tensor([5000]), far))
+    assert torch.allclose(said, torch.ones_like(said), atol=0.01)
+    standing, q = Standing(), noise(1, 1, 2, D)
+    Rotary(D).turn(q.bfloat16(), q.bfloat16(), q, standing)
+    near(Rotary(D).turn(q, q, q, standing)[0], Rotary(D).turn(q, q, q, Standing())[0])
+
+
 # -- other implementations
 
 
@@ -365,3 +389,15 @@ def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch)
     near(said, wanted)
     for here, there in zip(grads(said, [x, *mine]), grads(wanted, [x, *theirs]), strict=True):
         near(here, there, 1e-11)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_the_root_of_the_mean_square_is_taken_with_what_is_added(kind: torch.dtype) -> None:
+    """States of sixteen bits take the dtype of the gain, as the layer norm does under autocast."""
+    norm = noisy(RMS(6, eps=0.1))
+    x, more = noise(2, 3, 6).to(kind), noise(2, 3, 6, seed=1).to(kind)
+    for given, whole in (((x,), x), ((x, more), x + more)):
+        right = whole.double() / (whole.double().square().mean(-1, keepdim=True) + 0.1).sqrt() * norm.weight
+        near(norm(*given), right)
+    block = Residual(nn.Identity(), 6, "post", kind=RMS).double()
+    near(block(x.double()), block.norm(2 * x.double()))

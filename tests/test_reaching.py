@@ -86,13 +86,14 @@ def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> No
     module, heard = Reaching(WIDTH, H).double(), []
     assert module._gathers(1) and not module._gathers(3), "of many, keys and values cost less"
     handle = module.far_kv.register_forward_hook(lambda *_: heard.append(1))
-    rule, x = Window(2, 2) | Global(SOME), noise(2, L, WIDTH)
+    marks, x = marked([0, 9], [3]), noise(2, L, WIDTH)
+    rule = Window(2, 2) | Global(marks)
     before = module(x, rule=rule)
     assert heard
     handle.remove()
     module.far_kv = Louder(module.far_kv)  # type: ignore[assignment]
     changed = (module(x, rule=rule) - before).abs().sum(-1) > 0
-    assert torch.equal(changed, SOME)
+    assert torch.equal(changed, marks)
 
 
 def test_marks_on_padding_mark_nothing() -> None:
@@ -136,6 +137,13 @@ def test_dropout_of_weights_is_there_in_training_only() -> None:
         found = torch.stack([module(x, rule=rule) for _ in range(400)])
         assert (found.std(0)[0, :30] > 0.01).all(), "every row, those of marked tokens too"
         assert ((found.mean(0) - right).abs() / (found.std(0) / 20 + 1e-9))[:, :30].mean() < 1.2
+
+
+def test_marked_tokens_whose_weights_are_all_dropped_see_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = noisy(Reaching(WIDTH, H, dropout=0.3)), noise(2, L, WIDTH)
+    monkeypatch.setattr(torch.nn.functional, "dropout", lambda weights, *_, **__: 0 * weights)
+    marks = marked([0, 9], [3])
+    near(module(x, rule=Window(2, 2) | Global(marks))[marks], module.out.bias.expand(3, -1))
 
 
 def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -> None:

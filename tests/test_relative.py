@@ -24,7 +24,7 @@ from regard.nn import kernels
 from regard.nn.attention import Attention
 from regard.nn.block import Block, Feed, Residual, Stack, vaswani_block
 from regard.nn.relative import Buckets, Inside, Placed, Rotary, Shaw, Standing, packs
-from regard.nn.rules import Causal
+from regard.nn.rules import Causal, Written
 from regard.nn.watch import watch
 from regard.runs.info import info
 from regard.systems import SYSTEMS, gpt2
@@ -150,7 +150,11 @@ def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
         state = model.body.start(Batch(x[:, :4]), 12)
         for at in range(3, 9):
             near(model.body.step(x[:, at], state), right[:, at])
-    assert bool(used) == case.endswith("rotary")
+    assert bool(used) == case.endswith("rotary") == (not isinstance(state.turn(1).rules[0], Written))
+    if not used:  # nor where the rule would allow it
+        stack, y, where = model.body.decoder, noise(3, 1, 12), torch.zeros(3, 1, dtype=torch.long)
+        stack(y, rule=Causal(), memory=stack.memories(y, 4), where=where)
+        assert not used
 
 
 @cases
@@ -335,3 +339,44 @@ def test_those_without_hand_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:
     state = model.body.start(Batch(torch.tensor([[3, 4, 5]])))
     model.body.step(torch.tensor([5]), state)
     assert len(calls) == 6 and not any("inside" in given for given in calls) and not state.measured
+
+
+# -- on a device
+
+
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+some = pytest.mark.parametrize("case", ["transformer rotary", "transformer buckets", "gpt2 shaw", "gpt3 rotary"])
+
+
+@on_cuda
+@some
+@pytest.mark.parametrize("settings", [Decode(), Decode(beam=3)])
+def test_steps_that_are_recorded_find_what_plain_ones_find(case: str, settings: Decode) -> None:
+    model = model_of(case)
+    batch = batch_of(case, model, rows=[0, 1, 3])
+    prompt, limits = torch.tensor([[4, 5], [6, 7], [8, 9]]), torch.tensor([9, 7, 8])
+    batch = Batch(prompt, torch.tensor([1, 2, 2])) if batch.target is None else reading(batch, prompt)
+    right = search(model.body, batch, model.config.end, limits, settings)
+    model = model.float().cuda()
+    ours = search(model.body, batch.to("cuda"), model.config.end, limits.cuda(), settings)
+    assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
+
+
+@on_cuda
+@some
+@pytest.mark.parametrize("packed", [False, True])
+def test_sixteen_bits_on_a_device_learn_about_the_same(case: str, packed: bool) -> None:
+    model = model_of(case, width=48, heads=6 if case.startswith("gpt") else 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.3)
+    batch = batch_of(case, model, packed=packed)
+    right = model.task.loss(model, batch, Terms())[0]
+    theirs = gradients(model.body, right)
+    model = model.float().cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        ours = model.task.loss(model, batch.to("cuda"), Terms())[0]
+    assert float(ours.detach()) == pytest.approx(float(right.detach()), rel=1e-2)
+    for name, gradient in gradients(model.body, ours).items():
+        gap = gradient.double().cpu() - theirs[name]
+        assert bool(gradient.isfinite().all()) and float(gap.norm()) < 0.1 * float(theirs[name].norm()) + 1e-3, name

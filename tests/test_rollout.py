@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,13 @@ from torch import Tensor
 from regard.explain.blocks import Blocks
 from regard.explain.rollout import Layer, Links, relevance, rollout
 from regard.explain.seeing import Part, View, parted
-from regard.waists import Look
-from tiny import near, noise
+from regard.inputs.text import Text
+from regard.model import Identity, assemble
+from regard.nn.watch import watch
+from regard.systems import SYSTEMS, longformer
+from regard.tasks import TASKS
+from regard.waists import Batch, Look
+from tiny import near, noise, noisy
 
 L, H, DEPTH = 7, 3, 4
 
@@ -133,6 +139,39 @@ def test_padding_and_other_rows_are_left_out() -> None:
     weights = torch.rand(2, H, L, L, generator=torch.Generator().manual_seed(1))
     part = Part.of(Look("it", weights), 1, 5)
     assert torch.equal(part.weights, weights[1, :, :5, :5])
+
+
+@pytest.mark.parametrize("dilation", [(), (1, 2, 3)])
+def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tuple[int, ...]) -> None:
+    words = "the cat sat on the mat and looked at the moon"
+    text, task = Text.wordpiece([words] * 3, 90), TASKS["classify"]
+    sizes = {"width": 12, "depth": 2, "heads": H, "hidden": 20, "length": 24, "windows": (4,), "dilation": dilation}
+    config = task.bodied(task.fit(longformer.Config(**sizes), text))
+    model = noisy(assemble(Identity(SYSTEMS["longformer"], config, task, labels=("good", "bad")), text), 0.3)
+    found = model.explain(words)
+    assert found.decided is not None
+    counted, rolled = found.decided.counted[:2]
+    row = torch.tensor([[config.start, *text.encode([words])[0], config.end]])
+    length, marked = row.shape[1], torch.zeros_like(row, dtype=torch.bool)
+    marked[0, 0] = True  # the first token sees all and is seen by all
+    with watch(model.body, gradients=True) as seen:
+        logits = model.task.logits(model, Batch(row, marked=marked))[0]
+    which = ("good", "bad").index(counted.title)
+    owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.looks])
+    assert len(seen.looks) == 4 and len(seen.names()) == 2  # in each layer the windows, and the row that sees all
+    product = joined = torch.eye(length, dtype=torch.float64)
+    for layer in range(2):
+        near_by, far = seen.looks[2 * layer : 2 * layer + 2]
+        parts = [near_by.weights.detach(), (owed[2 * layer] * near_by.weights).detach().clamp(min=0)]
+        mean, counts = (dense(replace(near_by, weights=part), length).mean(0) for part in parts)
+        mean[0] = far.weights.detach()[0, :, 0].mean(0)
+        counts[0] = (owed[2 * layer + 1] * far.weights).detach().clamp(min=0)[0, :, 0].mean(0)
+        product = (mean + torch.eye(length)) / 2 @ product
+        joined = joined + counts @ joined
+        np.testing.assert_allclose(found.maps[0].weights[layer].mean(0), mean, atol=1e-7)
+    right = joined[0] - torch.eye(length)[0]
+    np.testing.assert_allclose(counted.shares, right / right.sum(), atol=1e-10)
+    np.testing.assert_allclose(rolled.shares, product[0], atol=1e-10)
 
 
 # -- blocks

@@ -20,7 +20,7 @@ from regard.data.spans import Span
 from regard.errors import RegardError
 from regard.tasks import TASKS
 from regard.tasks.span import SILENT, answer_tokens
-from regard.tasks.windowed import begins, windows
+from regard.tasks.windowed import begins
 from tiny import gradients, near
 
 TASK = TASKS["span"]
@@ -155,13 +155,27 @@ def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
     for number in range(60):
         animal, place = random.choice(animals), random.choice(places)
         context = f"the {animal} slept in {place} ."
-        asked = [{"question": "where", "id": f"{number}a", "answers": [{"text": place, "answer_start": context.index(place)}]}]
+        asked = [
+            {
+                "question": "where",
+                "id": f"{number}a",
+                "answers": [{"text": place, "answer_start": context.index(place)}],
+            }
+        ]
         asked += [{"question": "who", "id": f"{number}b", "answers": [{"text": animal, "answer_start": 4}]}]
         asked += [{"question": "when", "id": f"{number}c", "answers": [], "is_impossible": True}]
         articles.append({"title": f"t{number}", "paragraphs": [{"context": context, "qas": asked}]})
     path = tmp_path / "some data.json"
     path.write_text(json.dumps({"version": "2.0", "data": articles}))
-    settings = (*SMALL, "train.rate=1e-2", "train.tokens=256", "train.every=60", "train.steps=180", "train.passes=0", "data.share=0.2")
+    more = (
+        "train.rate=1e-2",
+        "train.tokens=256",
+        "train.every=60",
+        "train.steps=180",
+        "train.passes=0",
+        "data.share=0.2",
+    )
+    settings = (*SMALL, *more)
     said = train("span", path, tmp_path / "run", *settings, model="bert-mini")
     model = regard.load(tmp_path / "run")
     assert model.identity.labels == (SILENT,)

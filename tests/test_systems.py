@@ -169,7 +169,9 @@ def test_the_loss_reaches_every_parameter(name: str, label: str) -> None:
     found = gradients(model.body, total)
     reached = {parameter for parameter, gradient in found.items() if bool(gradient.any())}
     # nobody asks the first token for a tag, which alone reads these
-    unused = {name for name in dict(model.body.named_parameters()) if name.startswith("encoder.blocks.2.attend.inner.far")}
+    unused = {
+        name for name in dict(model.body.named_parameters()) if name.startswith("encoder.blocks.2.attend.inner.far")
+    }
     assert int(count) > 0 and bool(total.isfinite()) and all(bool(g.isfinite().all()) for g in found.values())
     assert {parameter for parameter, _ in model.body.named_parameters()} - reached == unused
 
@@ -342,7 +344,9 @@ def test_the_published_layout_comes_back_too_where_it_can_say_it(name: str, labe
         regard.save(model, tmp_path / "it")
     except WeightsError as refused:
         told = str(refused)
-        assert any(f"{key}={value}" in told or key in told for key, value in TINY[name].variants[label].items()), refused
+        assert any(f"{key}={value}" in told or key in told for key, value in TINY[name].variants[label].items()), (
+            refused
+        )
         return
     same_model(regard.load(tmp_path / "it"), model)
     assert not (tmp_path / "it" / "regard.json").exists()

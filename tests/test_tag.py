@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_windows_cover_everything_and_overlap() -> None:
         for room, stride in ((8, 0), (8, 3), (8, 8), (8, 100), (1, 0)):
             found = windows(length, room, stride)
             assert found[0][0] == 0 and found[-1][1] == length and all(last - first <= room for first, last in found)
-            assert all(b[0] <= a[1] and b[0] > a[0] for a, b in zip(found, found[1:], strict=False))
+            assert all(b[0] <= a[1] and b[0] > a[0] for a, b in pairwise(found))
     assert windows(20, 8, 0)[1][0] == 6
 
 
@@ -114,7 +115,10 @@ def test_together_as_alone_and_entities_are_spelt_out() -> None:
 def test_head_labels_hold_every_tag_of_the_scheme() -> None:
     data = ("B-LOC", "I-LOC", "I-PER", "O")
     assert TASK.head_labels(data, Data()) == LABELS
-    assert "E-PER" in TASK.head_labels(data, Data(scheme="BIOES")) and len(TASK.head_labels(data, Data(scheme="BIOES"))) == 9
+    assert (
+        "E-PER" in TASK.head_labels(data, Data(scheme="BIOES"))
+        and len(TASK.head_labels(data, Data(scheme="BIOES"))) == 9
+    )
     assert TASK.head_labels(("DT", "NN"), Data()) == ("DT", "NN")
     model = encoder("tag", TEXTS, TASK.head_labels(data, Data(scheme="BIOES")))
     encoded = TASK.encode(SENTENCES, model.text, model.config, 24, Data(), model.identity.labels)
@@ -142,7 +146,15 @@ def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
         lines.append(f"{name} I-PER\n{verb} O\nold O\n{place} I-LOC\n. O\n")
     path = tmp_path / "some data.conll"
     path.write_text("\n".join(lines))
-    settings = (*SMALL, "train.rate=1e-2", "train.tokens=128", "train.every=40", "train.steps=120", "data.share=0.2", "train.passes=0")
+    more = (
+        "train.rate=1e-2",
+        "train.tokens=128",
+        "train.every=40",
+        "train.steps=120",
+        "data.share=0.2",
+        "train.passes=0",
+    )
+    settings = (*SMALL, *more)
     said = train("tag", path, tmp_path / "run", *settings, model="bert-mini")
     assert "f1 100.0" in said or "f1 100" in said
     assert (tmp_path / "run" / "tags.png").exists()

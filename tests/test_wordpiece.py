@@ -219,6 +219,11 @@ def test_a_published_frame_is_kept(trained: Text, roberta: Path) -> None:
     plain, trims = Text.load(roberta), Text.load(roberta)
     trims.backend.post_processor = processors.ByteLevel()  # puts nothing around a text
     assert plain.frame == trims.frame == Frame((0,), (2, 2), (2,), 0) and trims.framed() is not trims
+    longformer = Frame((2,), (3, 3), (3,), 0)  # a model may read pairs in another way than its tokenizer was made for
+    for text in (trained, trained.framed(), made):
+        again = text.framed(longformer)
+        assert again.frame == longformer and again.framed() is again
+        assert again.backend.encode("the", "cat").ids == again.frame.row(*again.encode(["the", "cat"]))[0]
     bare = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     assert Text(bare).frame.row([0], [0]) == ([0, 0], [0, 0])
 

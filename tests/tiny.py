@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from regard.data.pairs import Pair
 from regard.data.plan import Packs
+from regard.data.tagged import Tagged
 from regard.data.texts import Passage
 from regard.model import Identity, Model, assemble
-from regard.data.tagged import Tagged
 from regard.systems import SYSTEMS, bert, decoder, gpt1, gpt2, gpt3, longformer, roformer, transformer
 from regard.tasks import TASKS
 from regard.tasks.language import documents

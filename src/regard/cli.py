@@ -203,9 +203,7 @@ def explain(
     if out.suffix.lower() not in PICTURES:
         raise RegardError(f"{out}: an explanation is written as {', '.join(PICTURES)}.")
     if len(inputs) > 2:
-        raise RegardError(
-            f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them."
-        )
+        raise RegardError(f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them.")
     found = load(run, device=pick_device(device)).explain(*inputs)
     path = found.save(out, layer, head)
     print(f"{found.title}\n{path}")

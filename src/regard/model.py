@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +19,8 @@ from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
 from regard.explain.explanation import Explanation
 from regard.inputs.text import Text
-from regard.nn.linear import recheck
 from regard.loading import OWN_FILE, fill, named_labels, read_identity, read_tensors
+from regard.nn.linear import recheck
 from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
 from regard.tasks import Task, find_task
@@ -29,6 +28,7 @@ from regard.tasks.heads import take_bias
 from regard.tasks.marks import filler, placed
 from regard.waists import Answer, Batch, States
 from regard.weights import read_folder, write_file
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -236,6 +236,7 @@ def load(
             identity, labels=labels, pair=str(own.get("pair", "")), padding=published.get("pad_token_id")
         )
     model = assemble(identity, text, device="meta")
+    model.notes += () if text is None else text.notes
     tensors = read_tensors(model, tensors, ours, same)
     fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
     return model.to(device=device, dtype=dtype).eval()
@@ -284,8 +285,13 @@ def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str
     if model.text is not None:
         text = model.task.dressed(model.text, model.config)
         text.save(folder / "tokenizer.json")
-        # else the model's type would decide for others how its text is read, and not every tokenizer of a GPT-2 is GPT-2's
-        write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()})
+        write_json(folder / "tokenizer_config.json", names_of(text))
+
+
+def names_of(text: Text) -> dict[str, str]:
+    """Its special tokens by their roles. Without the class the model's type would decide for others how its text is read, and
+    not every tokenizer of a GPT-2 is GPT-2's."""
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()}
 
 
 def write_json(path: Path, value: Any) -> None:

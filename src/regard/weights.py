@@ -138,7 +138,9 @@ def renamed(tensors: Mapping[str, Tensor], endings: Mapping[str, str]) -> Tensor
 
 def under(tensors: Mapping[str, Tensor], prefix: str, beside: Sequence[str]) -> Tensors:
     """All names begin with the prefix, which bare bodies are published without, but those `beside` the body."""
-    return {name if name.startswith(prefix) or matches(beside, name) else prefix + name: t for name, t in tensors.items()}
+    return {
+        name if name.startswith(prefix) or matches(beside, name) else prefix + name: t for name, t in tensors.items()
+    }
 
 
 def misfit(missing: list[str], strange: list[str]) -> WeightsError:

@@ -24,6 +24,8 @@ def check_documents(
     if report.counts["documents"] != 1:
         return replace(report, task="mask")
     what = "document, from which nobody learns whether a text follows another (BERT)"
-    advice = "Give each document a file, or a row of JSONL or Parquet, of its own; or train with --set model.pairs=false"
+    advice = (
+        "Give each document a file, or a row of JSONL or Parquet, of its own; or train with --set model.pairs=false"
+    )
     single = Finding("warning", "single", what, 1, 0.0, (), advice)
     return replace(report, task="mask", findings=(*report.findings, single))

@@ -39,14 +39,14 @@ function fillChances() {
 }
 
 function counts(share) {
-  return share > 0 && share < 0.0005 ? "< 0.1 %" : percent(share);
+  return share > 0 && share < 0.0995 ? `${Number((100 * share).toPrecision(2))} %` : percent(share);
 }
 
 // Tokens in a row; a number is so many that are not shown, null is where the second text begins.
 function fillTokens(one) {
   find("#why .tokens").replaceChildren(...one.tokens.flatMap((token, number) => {
     if (token === null) return made("span", "apart");
-    if (typeof token === "number") return made("span", "gap", `… ${token.toLocaleString("en")} tokens …`);
+    if (typeof token === "number") return made("span", "gap", ` … ${token.toLocaleString("en")} tokens … `);
     const [piece, share, special, , at] = token;
     const text = running(piece), span = made("span", "token", text.trimStart()); // blanks are no part of a word's colour
     if (special) span.classList.add("sign");

@@ -97,8 +97,8 @@ class Counted:
     def note(self) -> str:
         """Where it was read, and what counted most."""
         asked = f"{self.way}, read at {self.who}" if self.way == GRADIENT else self.way
-        special = f"special tokens took {100 * self.of_special:.0f} %" if any(self.special) else ""
-        best = ", ".join(f"{word} {100 * share:.0f} %" for word, share in self.strongest(3))
+        special = f"special tokens took {percent(self.of_special)}" if any(self.special) else ""
+        best = ", ".join(f"{word} {percent(share)}" for word, share in self.strongest(3))
         return " · ".join(part for part in (asked, special, f"most: {best}" if best else "no word counted") if part)
 
     def passages(self, most: int) -> list[tuple[int, int]]:
@@ -123,6 +123,10 @@ class Counted:
         size = -(-len(self.pieces) // most)
         plain = np.where(self.special, 0.0, self.shares)
         return np.add.reduceat(plain, np.arange(0, len(plain), size))
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.2g} %"
 
 
 def told(names: Sequence[str]) -> str:

@@ -80,6 +80,7 @@ class Panel:
     most: float
     board: float
     cuts: tuple[int, ...] = ()
+    rooted: bool = False
     largest: float = 0.7
     """inches of a cell, however few there are"""
     lowest: float = 0.0
@@ -142,6 +143,7 @@ def panel_of(item: AttentionMap, layer: int, head: int | None, board: float) -> 
         most=item.strongest(matrix),
         board=board,
         cuts=item.cuts,
+        rooted=item.rooted,
     )
 
 
@@ -153,7 +155,10 @@ class Layered:
         rows, keys = tuple(label(token) for token in item.queries), tuple(label(token) for token in item.keys)
         matrix = item.view(1, None)
         note = f"each row is a layer and looks at the columns · mean of {item.heads} heads"
-        self.panel = Panel(item.title, note, rows, keys, matrix, item.strongest(matrix), width - 1.6, (), 0.36, 0.17)
+        self.panel = Panel(
+            item.title, note, rows, keys, matrix, item.strongest(matrix), width - 1.6, rooted=item.rooted, largest=0.36,
+            lowest=0.17,
+        )  # fmt: skip
 
     @property
     def height(self) -> float:
@@ -225,7 +230,8 @@ def draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: float
     high, wide = panel.tall * many, panel.cell * across
     axes = sheet.axes(left + panel.left, top + begin, wide, high)
     most = panel.most
-    axes.imshow(panel.matrix, cmap=ramp(LIGHT), vmin=0, vmax=most, aspect="auto", interpolation="nearest")
+    shade = np.sqrt(panel.matrix / most) if panel.rooted else panel.matrix / most
+    axes.imshow(shade, cmap=ramp(LIGHT), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     _draw_tokens(axes, panel)
     if panel.cell >= 0.13:
         axes.set_xticks(np.arange(across + 1) - 0.5, minor=True)
@@ -237,7 +243,8 @@ def draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: float
         axes.axvline(cut - 0.5, color=WARM, linewidth=1)
     if panel.cell >= 0.34:
         _draw_values(axes, panel)
-    names = ("0", f"{most / 2:.2g}", f"{most:.2g} of the row's attention")
+    half = f"{most / 4:.2g}" if panel.rooted else f"{most / 2:.2g}"
+    names = ("0", half, f"{most:.2g} of the row's attention" + (", by the square root" if panel.rooted else ""))
     sheet.bar(left + panel.left, top + begin + high + 0.22, min(wide, 2.4), ramp(LIGHT), most, names)
 
 

@@ -35,6 +35,9 @@ def shorten(text: str, limit: int) -> str:
     """The text itself, or its beginning and an ellipsis, never wider than `limit` columns."""
     if columns(text) <= limit:
         return text
-    while text and columns(text) > limit - 1:
-        text = text[:-1]
-    return text + "…"
+    room = limit - 1
+    for at, character in enumerate(text):
+        room -= columns(character)
+        if room < 0:
+            return text[:at] + "…"
+    return text

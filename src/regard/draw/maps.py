@@ -24,6 +24,8 @@ class AttentionMap:
     """whether the first key stands for all those that are not shown: colours are not stretched to its sums"""
     cuts: tuple[int, ...] = ()
     """the tokens that begin a further text of the same row: a line is drawn before them"""
+    rooted: bool = False
+    """whether colours go by the square root, so that what is spread over thousands of tokens is seen too"""
     by: Literal["tokens", "layers"] = "tokens"
     """what the rows are; where they are layers, there is one layer only"""
 

@@ -105,7 +105,7 @@ function showView() {
   seen.grid = drawGrid(map, seen.weights, seen.most);
   find("#grid canvas").setAttribute("aria-label", `${map.title}: ${map.rows.length} rows by ${map.columns.length} columns, ${shownName()}`);
   find("#deck .ramp").style.background = `linear-gradient(90deg, ${stopsOf(data).join(", ")})`;
-  find("#most").textContent = `${percent(seen.most)} of a row’s attention`;
+  find("#most").textContent = `${percent(seen.most)} of a row’s attention${map.rooted ? ", by the square root" : ""}`;
 }
 
 function show(everything) {

@@ -66,6 +66,7 @@ def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None, decided: 
                 "gathered": item.gathered,
                 "by": item.by,
                 "cuts": item.cuts,
+                "rooted": item.rooted,
                 "weights": np.rint(np.asarray(item.weights, dtype=np.float64) * SCALE).astype(int).tolist(),
             }
             for item in maps
@@ -123,7 +124,7 @@ def _counted(one: Counted) -> dict[str, object]:
         for at in range(begin, end):
             if at and at == one.second:
                 tokens.append(None)
-            tokens.append([one.pieces[at], round(float(one.shares[at]), 6), one.special[at], one.words[at], at])
+            tokens.append([one.pieces[at], _brief(float(one.shares[at])), one.special[at], one.words[at], at])
         last = end
     long = len(one.pieces) > TOKENS
     return {
@@ -132,7 +133,7 @@ def _counted(one: Counted) -> dict[str, object]:
         "heading": one.heading,
         "note": one.note(),
         "unit": one.unit,
-        "most": round(one.most, 6),
+        "most": _brief(one.most),
         "at": one.at,
         "map": one.map,
         "all": len(one.pieces),
@@ -143,4 +144,4 @@ def _counted(one: Counted) -> dict[str, object]:
 
 
 def _brief(chance: float) -> float:
-    return float(f"{chance:.4g}")
+    return float(f"{chance:.6g}")

@@ -65,32 +65,34 @@ class CountedStrip:
         self.counted, self.width = counted, width
         self.passages = counted.passages(TOKENS)
         self.long = len(self.passages) > 1 or self.passages[0][1] < len(counted.pieces)
-        self.placed: list[tuple[int, float, float]] = []
-        """token, inches from the top, inches from the left"""
-        self.gaps: list[tuple[str, float]] = []
-        down, last = 0.0, 0
-        for begin, end in self.passages:
-            if begin > last:
-                self.gaps.append((f"… {begin - last:,} tokens …", down))
-                down += LINE_HEIGHT
-            for first, behind in self._texts(begin, end):
-                down += APART if first and first == counted.second else 0.0
-                found = laid(counted.pieces[first:behind], width)
-                blanks: dict[int, float] = {}  # before the first token of a line nothing is to be kept apart
-                for at, (line, x) in enumerate(found):
-                    blank = blanks.setdefault(line, _blank(running(counted.pieces[first + at])))
-                    self.placed.append((first + at, down + line * LINE_HEIGHT, x - blank))
-                down += (found[-1][0] + 1) * LINE_HEIGHT
-            last = end
-        if last < len(counted.pieces):
-            self.gaps.append((f"… {len(counted.pieces) - last:,} tokens …", down))
-            down += LINE_HEIGHT
-        self.text_height = down
+        self.placed: list[tuple[int | str, float, float]] = []
+        """a token, or what is said of those left out; inches from the top, inches from the left"""
+        self.text_height = 0.0
+        for text in self._texts():
+            self.text_height += APART if self.placed else 0.0
+            found = laid([self._piece(item) for item in text], width)
+            blanks: dict[int, float] = {}  # before the first token of a line nothing is to be kept apart
+            for item, (line, left) in zip(text, found, strict=True):
+                blank = blanks.setdefault(line, _blank(running(self._piece(item))))
+                self.placed.append((item, self.text_height + line * LINE_HEIGHT, left - blank))
+            self.text_height += (found[-1][0] + 1) * LINE_HEIGHT
 
-    def _texts(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """A passage, apart where the second text begins in it."""
-        cut = self.counted.second
-        return [(begin, cut), (cut, end)] if begin < cut < end else [(begin, end)]
+    def _texts(self) -> list[list[int | str]]:
+        """The tokens that are shown of each text, and between them how many are left out."""
+        texts: list[list[int | str]] = [[]]
+        last = 0
+        for begin, end in [*self.passages, (len(self.counted.pieces),) * 2]:
+            if begin > last:
+                texts[-1].append(f"{BLANK}… {begin - last:,} tokens …")
+            for at in range(begin, end):
+                if at == self.counted.second and texts[-1]:
+                    texts.append([])
+                texts[-1].append(at)
+            last = end
+        return texts
+
+    def _piece(self, item: int | str) -> str:
+        return item if isinstance(item, str) else self.counted.pieces[item]
 
     @property
     def profile_height(self) -> float:
@@ -125,21 +127,23 @@ class CountedStrip:
 
         colours, counted, family = ramp(self.colours), self.counted, monospace()
         for at, top, left in self.placed:
-            text = running(counted.pieces[at]).lstrip()  # a browser would leave out the blanks of an .svg
-            left += _blank(running(counted.pieces[at]))
+            text = running(self._piece(at)).lstrip()  # a browser would leave out the blanks of an .svg
+            left += _blank(running(self._piece(at)))
             middle, wide = top + LINE_HEIGHT / 2, columns(text) * COLUMN
+            if isinstance(at, str):
+                axes.text(left + wide / 2, middle, text, ha="center", va="center", color=QUIET, size=8.5)
+                continue
             share = min(float(counted.shares[at]) / counted.most, 1.0)
-            axes.add_patch(
-                Rectangle((left, middle - BOX / 2), wide, BOX, facecolor=colours(share), edgecolor=LINE, linewidth=0.4)
+            box = Rectangle(
+                (left, middle - BOX / 2), wide, BOX, facecolor=colours(share), edgecolor=LINE, linewidth=0.4
             )
+            axes.add_patch(box)
             if at in counted.at and len(counted.at) < 9:
                 low = middle + BOX / 2 + 0.012
                 axes.plot([left + GAP, left + wide - GAP], [low, low], color=ACCENT, linewidth=1.6)
             quiet = counted.special[at] or not text.strip(BLANK + "".join(BREAKS))
             ink: dict[str, Any] = {"color": INK, "alpha": 0.55 if quiet else 1.0, "size": SIZE, "family": family}
             axes.text(left, middle, text, ha="left", va="center_baseline", **ink)
-        for text, top in self.gaps:
-            axes.text(0, top + LINE_HEIGHT / 2, text, ha="left", va="center", color=QUIET, size=8.5)
 
     def _draw_profile(self, sheet: Sheet, left: float, top: float) -> None:
         """How much each stretch of the whole text counted; those that are written out below are underlined."""

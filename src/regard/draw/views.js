@@ -54,8 +54,8 @@ const night = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => night.matches && !printing;
 // On a canvas the style sheet does not reach: lines, numbers, and values written on weak and on strong cells.
 const INKS = {
-  light: { line: "#e1e5eb", quiet: "#5c6675", weak: "#1c2430", strong: "#ffffff" },
-  dark: { line: "#2c303b", quiet: "#9ba5b4", weak: "#c9d0dc", strong: "#10131a" },
+  light: { line: "#e1e5eb", quiet: "#5c6675", weak: "#1c2430", strong: "#ffffff", cut: "#c8501e" },
+  dark: { line: "#2c303b", quiet: "#9ba5b4", weak: "#c9d0dc", strong: "#10131a", cut: "#f0935f" },
 };
 const inks = () => (isDark() ? INKS.dark : INKS.light);
 
@@ -158,13 +158,18 @@ function drawGrid(map, weights, most) {
   context.textAlign = "center";
   context.textBaseline = "middle";
   for (let row = 0; row < many; row++) for (let column = 0; column < across; column++) {
-    const weight = weights[row * across + column], share = weight / most;
+    const weight = weights[row * across + column], share = map.rooted ? Math.sqrt(weight / most) : weight / most;
     context.fillStyle = `rgb(${colours[Math.round(255 * clamp(share, 0, 1))]})`;
     context.fillRect(column * m.wide, row * m.high, m.wide - gap, m.high - gap);
     if (written && weight >= 0.005) {
       context.fillStyle = share > 0.45 ? ink.strong : ink.weak;
       context.fillText(Math.round(weight * 100), (column + 0.5) * m.wide, (row + 0.53) * m.high);
     }
+  }
+  context.fillStyle = ink.cut; // where the second of two texts begins
+  for (const cut of map.cuts) {
+    context.fillRect(cut * m.wide - 1, 0, 1.5, many * m.high);
+    context.fillRect(0, cut * m.high - 1, across * m.wide, 1.5);
   }
   return m;
 }

@@ -92,7 +92,7 @@ def cost(body: Any, batch: Batch) -> int:
     windows = getattr(body, "windows", ())
     marked = 0 if batch.marked is None else int(batch.marked.sum(-1).max())
     places = attention_names(body).values()
-    wide = [min(length, 2 * width + 1 + marked) for width in windows] or [length] * len(places)
+    wide = [min(length, window.left + window.right + 1 + marked) for window in windows] or [length] * len(places)
     heads = [place.heads for place in places]
     weights = sum(many * columns for many, columns in zip(heads, wide, strict=False))
     return COPIES * 4 * rows * length * weights

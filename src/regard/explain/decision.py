@@ -30,9 +30,11 @@ from regard.tasks.task import Encoded
 from regard.waists import Batch
 
 CELLS = 3_000_000
-"""Weights that a page holds; a map of more tokens than fit is drawn in blocks."""
+"""Weights that a page holds; where every token had a row, and there would be more, tokens stand in blocks."""
 FEWEST, MOST = 96, 512
 """Tokens that have rows of their own whatever the number of heads, and never."""
+BLOCKS = 128
+"""Of tokens that have none."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def _view(decision: Decision, number: int, most: int) -> View:
     length = len(decision.rows[number].ids)
     if marked is not None:
         apart |= set(np.flatnonzero(marked.reshape(-1, marked.shape[-1])[number].cpu().numpy()[:length]).tolist())
-    return View(number, length, Blocks.of(length, min(max(most, FEWEST), MOST), apart), at)
+    blocks = Blocks.of(length, length if length <= min(max(most, FEWEST), MOST) else BLOCKS, apart)
+    return View(number, length, blocks, at)
 
 
 def _counted(decision: Decision, score: Score, text: Text, values: Any, way: str) -> Counted:
@@ -139,7 +142,7 @@ def _map(decision: Decision, view: View, text: Text) -> AttentionMap:
         title += f": {label(row.name, 40)}"
     name = f"text {view.row + 1}" if several else "text"
     cut = (int(view.blocks.numbers[row.second]),) if row.second else ()
-    return AttentionMap(name, title, names, names, np.stack(view.tiles), cuts=cut)
+    return AttentionMap(name, title, names, names, np.stack(view.tiles), cuts=cut, rooted=not view.blocks.single)
 
 
 def _asked_map(decision: Decision, view: View, text: Text) -> AttentionMap:
@@ -151,8 +154,9 @@ def _asked_map(decision: Decision, view: View, text: Text) -> AttentionMap:
     title = f"What {told(names)} looked at, layer by layer"
     weights = np.stack(view.asked, axis=1)[None]
     return AttentionMap(
-        "asked", title, tuple(f"layer {n + 1}" for n in range(len(view.asked))), keys, weights, by="layers"
-    )
+        "asked", title, tuple(f"layer {n + 1}" for n in range(len(view.asked))), keys, weights, by="layers",
+        rooted=not view.blocks.single,
+    )  # fmt: skip
 
 
 # -- what decisions share

@@ -99,8 +99,9 @@ def filled(model: Any, source: Any, target: str | None) -> Decision:
     places = [at for at, token in enumerate(row) if token == config.mask]
     with torch.inference_mode():
         logits = model.task.logits(model, batch)[0, places].float().cpu()
-    known = torch.from_numpy(ordinary(text))
-    best = known[logits[:, known].argmax(-1)].tolist() if target is None else [_token(text, target)] * len(places)
+    known = torch.from_numpy(ordinary(text, config))
+    likeliest = logits.masked_fill(~known, -torch.inf).argmax(-1).tolist()
+    best = likeliest if target is None else [_token(text, target)] * len(places)
     scores = []
     for number, (place, token) in enumerate(zip(places, best, strict=True)):
         name = word_of(text, token) + (f", gap {number + 1}" if len(places) > 1 else "")

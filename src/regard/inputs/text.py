@@ -165,12 +165,13 @@ class Text:
         backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
         return Text(backend, self.named)
 
-    def framed(self) -> Text:
-        """The same that puts its frame around a text or a pair for others; as it is, if it does so already."""
-        if frame_of(self.backend) is not None:
+    def framed(self, frame: Frame | None = None) -> Text:
+        """The same that puts a frame around a text or a pair for others: its own, or that of the model that it belongs to."""
+        frame = frame or self.frame
+        if frame_of(self.backend) == frame:
             return self
         backend = self._copied()
-        backend.post_processor = self.frame.template(self.name_of)
+        backend.post_processor = frame.template(self.name_of)
         return Text(backend, self.named)
 
     def _copied(self) -> Tokenizer:

@@ -93,12 +93,8 @@ class _Pass:
             rest = None  # nobody here is padding, or of another document
         far, sizes = self.far(piece, q) if self.marked else None, (q.shape[2], k.shape[3])
         usual = rest is None and (far is None or _whole(far == self.there[piece.rows]))
-        form = (
-            piece.rows.start if self.marked else -1,
-            piece.keys.step,
-            piece.queries.start - piece.keys.start,
-            *sizes,
-        )
+        steps = (piece.queries.start - piece.keys.start) // piece.keys.step
+        form = (piece.rows.start if self.marked else -1, steps, *sizes)  # of any dilation: tokens of one line
         if usual and form in self.known:
             return self.known[form], None
         may = piece.window(self.row[:1], self.head, q, k)

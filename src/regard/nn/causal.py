@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.nn.block import Block, Placement, Stack, Tokens, vaswani_block
-from regard.nn.position import Learned, Sinusoid
+from regard.nn.position import Added, Learned
 from regard.nn.rules import Causal, Packed, Real, Same, join, marks
 from regard.nn.state import DecoderState, banded
 from regard.waists import Batch, States
@@ -24,7 +24,7 @@ class DecoderOnly(nn.Module):
     """search may ask for a state of fixed size"""
 
     def __init__(
-        self, tokens: Tokens, position: Learned | Sinusoid, decoder: Stack, dropout: float, bands: Sequence[int] = ()
+        self, tokens: Tokens, position: Added, decoder: Stack, dropout: float, bands: Sequence[int] = ()
     ) -> None:
         super().__init__()
         self.tokens, self.position, self.decoder = tokens, position, decoder

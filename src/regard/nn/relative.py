@@ -127,11 +127,9 @@ class Rotary(Inside):
 
     def turned(self, x: Float[Tensor, "B H Q d"], waves: tuple[Tensor, Tensor]) -> Float[Tensor, "B H Q d"]:
         cos, sin = waves
-        if self.layout == "halves":
-            a, b = x.chunk(2, -1)
-            return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-        a, b = x[..., 0::2], x[..., 1::2]
-        return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        a, b = x.chunk(2, -1) if self.layout == "halves" else (x[..., 0::2], x[..., 1::2])
+        parts = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+        return torch.cat(parts, -1) if self.layout == "halves" else torch.stack(parts, -1).flatten(-2)
 
 
 def to_halves(rows: Float[Tensor, "D ..."], heads: int) -> Float[Tensor, "D ..."]:

@@ -27,7 +27,10 @@ from regard.runs.events import Events
 
 LOCK = ".lock"
 
-BEGINNING = {LOCK, "tokenizer.json", ".tokenizer.json.writing", f".{OWN_FILE}.writing"}
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+"""The text, and how its special tokens are called."""
+
+BEGINNING = {LOCK, f".{OWN_FILE}.writing", *TOKENIZER, *(f".{name}.writing" for name in TOKENIZER)}
 """What a run leaves that was killed before it had begun; its lock says that these are ours."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)

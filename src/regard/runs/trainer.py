@@ -29,9 +29,9 @@ from regard.learn.optimiser import (
 )
 from regard.learn.state import mean_weights, newest_state, prune, save_state, tidy
 from regard.learn.world import World
-from regard.model import Model, load, write_json
+from regard.model import Model, load, names_of, write_json
 from regard.runs.card import write_card
-from regard.runs.folder import RunFolder
+from regard.runs.folder import TOKENIZER, RunFolder
 from regard.runs.order import Order
 from regard.runs.prepare import Prepared
 from regard.runs.progress import Reporter, clock, own_command, tell
@@ -70,12 +70,14 @@ class Trainer:
         self.begun = self.saved_at = time.perf_counter()
 
     def begin(self) -> None:
-        tokenizer = self.folder.path / "tokenizer.json"
+        tokenizer, names = (self.folder.path / name for name in TOKENIZER)
         try:
             self.prepared.text.save(tokenizer)
+            write_json(names, names_of(self.prepared.text))
             write_json(self.folder.path / "regard.json", self._facts())
         except OSError:  # a tokenizer alone is no run, and would be in the way of one
-            tokenizer.unlink(missing_ok=True)
+            for path in (tokenizer, names):
+                path.unlink(missing_ok=True)
             raise
 
     def resume(self) -> None:

@@ -8,8 +8,11 @@ from regard.systems.preset import Preset, System
 
 SYSTEMS: dict[str, System] = {
     system.name: system
-    for system in (transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM, longformer.SYSTEM)
-}
+    for system in (
+        transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM,
+        longformer.SYSTEM,
+    )
+}  # fmt: skip
 
 
 def find_preset(name: str) -> tuple[System, Preset]:

@@ -28,7 +28,8 @@ def names(prefix: str, far: bool = False) -> tuple[Entry, ...]:
 
     def look(matrix: str, kind: str, *parts: str) -> Entry:
         return entry(
-            f"{ours}.attend.inner.{matrix}.{{part}}", *(f"{theirs}.attention.self.{name}{kind}.{{part}}" for name in parts)
+            f"{ours}.attend.inner.{matrix}.{{part}}",
+            *(f"{theirs}.attention.self.{name}{kind}.{{part}}" for name in parts),
         )
 
     reaching = (look("far_q", "_global", "query"), look("far_kv", "_global", "key", "value"))
@@ -88,6 +89,7 @@ PREDICTIONS = (
 """Of mask, as BERT and RoFormer call them."""
 
 _ADAM: dict[str, Any] = {"betas": "0.9,0.999", "eps": 1e-8, "decay": 0.01, "clip": 1.0, "smoothing": 0.0}
+
 
 def pretraining(vocabulary: int = 30_522, longest: int = 512, **train: Any) -> dict[str, dict[str, Any]]:
     """BERT's: 256 rows of 512 tokens a step, a million steps; the rate falls linearly after a warm-up."""

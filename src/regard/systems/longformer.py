@@ -184,7 +184,10 @@ PUBLISHED = Published(
         "bos_token_id": 0, "sep_token_id": 2, "mask_token_id": 50_264, "attention_window": 512,
     },
     fixed={"tie_word_embeddings": True, "is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
-    harmless=("initializer_range", "eos_token_id", "ignore_attention_mask", "attention_mode", "position_embedding_type", "cls_token_id"),
+    harmless=(
+        "initializer_range", "eos_token_id", "ignore_attention_mask", "attention_mode", "position_embedding_type",
+        "cls_token_id",
+    ),
     values={"activation": encoding.ACTIVATIONS},
     copied={"eos_token_id": "end"},
     filled=lambda fields: encoding.filled(_counted(fields)),

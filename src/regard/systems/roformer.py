@@ -8,7 +8,7 @@ layer for summaries, and embeddings may be narrower than the states.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn

@@ -15,7 +15,9 @@ from regard.tasks.translate import Translate
 
 __all__ = ["TASKS", "Task", "find_task"]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Translate(), Language(), Mask(), Classify(), Tag(), SpanTask(), Choose(), Embed())}
+TASKS: dict[str, Task] = {
+    task.name: task for task in (Translate(), Language(), Mask(), Classify(), Tag(), SpanTask(), Choose(), Embed())
+}
 
 
 def find_task(name: str) -> Task:

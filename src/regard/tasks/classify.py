@@ -24,7 +24,6 @@ from regard.tasks.marks import Marks
 from regard.tasks.task import Encoded, Scored, Sums
 from regard.waists import Answer
 
-
 SAID = 5
 """Classes whose probabilities are told on a terminal."""
 

@@ -27,7 +27,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import Text
 from regard.tasks.asked import Asked
 from regard.tasks.heads import fitting, made_text
-from regard.tasks.marks import filler
+from regard.tasks.marks import filler, framed
 from regard.tasks.nearest import Among, Hit
 from regard.tasks.pooling import Pooling, pooling_files, read_pooling
 from regard.tasks.task import Encoded, Scored, Side, Sums, Task, Terms, lengths_of
@@ -94,7 +94,7 @@ class Embed(Task):
         return self.pooling.longest, self.pooling.lower
 
     def dressed(self, text: Text, config: Any) -> Text:
-        return text.framed()
+        return framed(text, config)
 
     def fit(self, config: Any, text: Text) -> Any:
         return replace(config, vocabulary=text.size, **fitting(text))

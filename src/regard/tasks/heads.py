@@ -24,7 +24,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import END_OF_TEXT, Text
 from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
-from regard.tasks.marks import DELIMITER, EXTRACT, MARKS, ROLES, START, Way, encodes, filler
+from regard.tasks.marks import DELIMITER, EXTRACT, MARKS, ROLES, START, Way, encodes, filler, framed
 from regard.tasks.task import Encoded, Side, Task, Terms, lengths_of
 from regard.waists import IGNORE, Batch, States
 
@@ -64,7 +64,7 @@ def read(body: Any, batch: Batch) -> Read:
         lengths = x.new_full((S, K), L)
     else:
         lengths = (batch.mask.sum(-1) if batch.mask.dtype == torch.bool else batch.mask).view(S, K)
-    beside = {name: _flat(getattr(batch, name), L) for name in ("types", "marked")}
+    beside: dict[str, Any] = {name: _flat(getattr(batch, name), L) for name in ("types", "marked")}
     rows = Batch(x.flatten(0, 1), lengths.flatten(), **beside)
     found = body(rows)
     if found.summary is not None:
@@ -149,7 +149,9 @@ class Headed(Task):
 
     def dressed(self, text: Text, config: Any) -> Text:
         """Others find the marks around a text by themselves: it would be classified otherwise without them."""
-        if encodes(config) or any(text.id_of(mark) is None for mark in MARKS):
+        if encodes(config):
+            return framed(text, config)
+        if any(text.id_of(mark) is None for mark in MARKS):
             return text
         return text.between(f"{START} $A {EXTRACT}", f"{START} $A {DELIMITER} $B {EXTRACT}", MARKS)
 
@@ -294,7 +296,7 @@ def fitting(text: Text) -> dict[str, int]:
     return {name: number for name, number in found.items() if number is not None}
 
 
-def _typed(tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _typed(tables: Mapping[str, Tensor]) -> dict[str, Any]:
     return {name: table.bool() if name == "marked" else table for name, table in tables.items()}
 
 

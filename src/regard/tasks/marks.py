@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from regard.inputs.text import Text
+from regard.inputs.frame import Frame
+from regard.inputs.text import Role, Text
 
 MARKS = START, DELIMITER, EXTRACT = ("_start_", "_delimiter_", "_classify_")
 """The special tokens of GPT-1's fine-tuning, as its authors call them."""
@@ -86,7 +87,7 @@ def shortened(parts: Sequence[Sequence[int]], room: int) -> list[list[int]]:
     ]
 
 
-ROLES = ("pad", "start", "end", "mask")
+ROLES: tuple[Role, ...] = ("pad", "start", "end", "mask")
 """Fields of an encoder's config that name special tokens, as a tokenizer calls their roles."""
 
 
@@ -96,6 +97,14 @@ def placed(config: Any, text: Text) -> Any:
         return config
     found = {name: text.role(name) for name in ROLES}
     return replace(config, **{name: number for name, number in found.items() if number is not None})
+
+
+def framed(text: Text, config: Any) -> Text:
+    """The tokenizer of an encoder as others shall find it: with what this model has around a text and between two."""
+    if not encodes(config):
+        return text
+    end = (config.end,)
+    return text.framed(Frame((config.start,), end * between(config), end, min(config.types - 1, 1)))
 
 
 def filler(config: Any) -> int:

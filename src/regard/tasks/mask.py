@@ -30,6 +30,7 @@ from regard.draw.table import table
 from regard.errors import SettingError
 from regard.inputs.rows import pack, pad
 from regard.inputs.text import Text
+from regard.inputs.wordpiece import MASK
 from regard.nn.loss import cross_entropy
 from regard.nn.readout import Hidden as HiddenHead
 from regard.nn.readout import Words
@@ -37,7 +38,7 @@ from regard.tasks.asked import Asked
 from regard.tasks.gaps import fill, gap_of, named, ordinary
 from regard.tasks.heads import fitting, made_text
 from regard.tasks.language import APART, CONTINUES, OPENS, TORN
-from regard.tasks.marks import between, filler
+from regard.tasks.marks import between, filler, framed
 from regard.tasks.task import Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch, States
 
@@ -110,7 +111,7 @@ class Mask(Task):
         return replace(config, pooler=paired(config)) if hasattr(config, "pooler") else config
 
     def dressed(self, text: Text, config: Any) -> Text:
-        return text.framed()
+        return framed(text, config)
 
     def fit(self, config: Any, text: Text) -> Any:
         return self.bodied(replace(config, vocabulary=text.size, **fitting(text)))
@@ -322,22 +323,24 @@ def picked(states: States, batch: Batch) -> Tensor:
 
 def _gapped(text: str, model: Asked) -> tuple[str, tuple[str, ...]]:
     """The beginning of a text with gaps for some of its words, and these words: always the same ones."""
-    reader, config = model.text_or_refuse(), model.config
+    reader, gap = model.text_or_refuse(), gap_of(model.text_or_refuse())
     text = text if len(text) <= BEGINNING else text[:BEGINNING].rsplit(" ", 1)[0]
     ids, spans = reader.encode_offsets([text])[0]
-    ids, spans = ids[: config.length - 2], spans[: config.length - 2]
-    if not ids:
-        return text, ()
+    most = max(model.config.length // 2 - 1, 1)  # around gaps there may be other tokens, and more
+    ids, spans = ids[:most], spans[:most]
     starts = np.append(reader.starts_word(ids), True)
-    whole = np.flatnonzero(starts[:-1] & starts[1:] & ~np.isin(ids, list(reader.special)))
-    words = [place for place in whole.tolist() if any(letter.isalnum() for letter in text[slice(*spans[place])])]
-    if not words:
+    words = [
+        place
+        for place in np.flatnonzero(starts[:-1] & starts[1:]).tolist()
+        if ids[place] not in reader.special and any(letter.isalnum() for letter in text[slice(*spans[place])])
+    ]
+    if not words or gap in text or MASK in text:  # what looks like a gap is text there
         return text, ()
-    chosen = np.random.default_rng(0).permutation(words)[: max(round(0.15 * len(ids)), 1)]
+    chosen = sorted(np.random.default_rng(0).permutation(words)[: max(round(0.15 * len(ids)), 1)].tolist())
     asked, at = "", 0
-    for first, last in (spans[place] for place in sorted(chosen.tolist())):
-        asked, at = asked + text[at:first] + gap_of(reader), last
-    return asked + text[at : spans[-1][1]], tuple(text[slice(*spans[place])] for place in sorted(chosen.tolist()))
+    for first, last in (spans[place] for place in chosen):
+        asked, at = asked + text[at:first] + gap, last
+    return asked + text[at : spans[-1][1]], tuple(text[slice(*spans[place])] for place in chosen)
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> Rows:

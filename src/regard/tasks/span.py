@@ -240,7 +240,7 @@ def _told(sample: Span, found: Sequence[Place], nothing: float, decode: Decode, 
     scores = np.array([best[key] for key in order] + [nothing] * silent)
     chances = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum() if len(scores) else scores
     doubt = nothing - best[order[0]] if order else 0.0
-    listed = [
+    listed: list[dict[str, Any]] = [
         {"value": sample.context[first:last], "start": first, "end": last, "probability": float(chance)}
         for (first, last), chance in zip(order, chances, strict=False)
     ] or [{"value": "", "start": 0, "end": 0, "probability": 0.0}]
@@ -248,13 +248,15 @@ def _told(sample: Span, found: Sequence[Place], nothing: float, decode: Decode, 
     extra["answers"] = listed[:SHOWN]
     if silent and doubt > decode.threshold:
         return Answer("", (float(chances[-1]),), (), extra)
-    return Answer(listed[0]["value"], (float(listed[0]["probability"]),), (), {**extra, "start": listed[0]["start"]})
+    return Answer(listed[0]["value"], (listed[0]["probability"],), (), {**extra, "start": listed[0]["start"]})
 
 
 def _question(item: Any) -> Span:
     if isinstance(item, Span):
         return item
-    wanted = 'a question is {"question": "…", "context": "…"}, as such or as JSON, (question, context) or "question<tab>context"'
+    wanted = (
+        'a question is {"question": "…", "context": "…"}, as such or as JSON, (question, context) or "one<tab>other"'
+    )
     if isinstance(item, str):
         question, tab, context = item.partition("\t")
         if tab:

@@ -102,7 +102,10 @@ def best_threshold(scores: Shares, doubts: Sequence[float], possible: NDArray[np
 def each_word(spans: Sequence[Span], answers: Sequence[Answer]) -> str:
     """A table of how well questions are answered, by the word that asks; the most frequent first."""
     rows = [
-        {"question": bar.name, "F1": _hundred(bar.f1), "precision": _hundred(bar.precision), "recall": _hundred(bar.recall), "questions": bar.many}
+        {
+            "question": bar.name, "F1": _hundred(bar.f1), "precision": _hundred(bar.precision),
+            "recall": _hundred(bar.recall), "questions": bar.many,
+        }
         for bar in (*_by_word(spans, answers), _bar("all", spans, answers))
     ]  # fmt: skip
     return table(rows)

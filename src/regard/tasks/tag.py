@@ -1,4 +1,6 @@
-"""tag: the words of a sentence in, a tag for each out: names of people and places, parts of speech. Any encoder can be asked."""
+"""tag: the words of a sentence in, a tag for each out: names of people and places, parts of speech.
+
+Any encoder can be asked."""
 
 from __future__ import annotations
 
@@ -132,7 +134,7 @@ class Tag(Windowed):
     def score(
         self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
     ) -> Scored:
-        """Shares of 100, as `seqeval` computes them: F1, precision and recall of entities; of plain tags F1 is their accuracy."""
+        """Shares of 100, as `seqeval` computes them: F1, precision and recall of entities; of plain tags F1 is accuracy."""
         answers = self._answers(model, encoded, most)
         found = _measured(encoded.samples[:most], answers)
         plain = found.plain

@@ -20,7 +20,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import Text
 from regard.tasks.asked import Asked
 from regard.tasks.heads import BUDGET, NO_TEXT, fitting, made_text
-from regard.tasks.marks import filler
+from regard.tasks.marks import filler, framed
 from regard.tasks.task import Encoded, Side, Task, lengths_of
 from regard.waists import Batch
 
@@ -83,6 +83,9 @@ class Windowed(Task):
 
     def bodied(self, config: Any) -> Any:
         return replace(config, pooler=False) if hasattr(config, "pooler") else config
+
+    def dressed(self, text: Text, config: Any) -> Text:
+        return framed(text, config)
 
     def count(self, encoded: Encoded) -> int:
         """Samples, not windows; they are numbered anew in each part that was encoded."""
@@ -156,7 +159,7 @@ class Windowed(Task):
         return model.head
 
 
-def _typed(tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _typed(tables: Mapping[str, Tensor]) -> dict[str, Any]:
     return {name: table.bool() if name == "marked" else table for name, table in tables.items()}
 
 
