@@ -84,6 +84,26 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
         near(one.double(), other, tolerance)
 
 
+def test_what_everyone_tells_a_marked_token_is_summed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of 16 bits stand still where what is added is small against them."""
+    monkeypatch.setattr(blocked, "cut_for", lambda q: Cut(4, 2**20))
+    length, values = 2048, noise(1, 1, 2048, 8).bfloat16()
+    band = Band(Window(1, 1), Global(torch.arange(length)[None] == 0))
+    found = []
+    for kind in (torch.float64, torch.bfloat16):
+        v = values.to(kind).requires_grad_()
+        q = torch.zeros_like(v)
+        found.append(torch.autograd.grad(blocked.blocked(q, q, v, band, 1.0).sum(), v)[0][0, 0, 0].double())
+    near(found[1], found[0], 0.01)
+
+
+def test_queries_that_see_nothing_are_nothing_in_float16_too() -> None:
+    q, k, v = (x.detach().half().requires_grad_() for x in leaves(1))
+    out = blocked.blocked(100 * q, -100 * q, v, band_of(Window(3, 3) & Real(torch.tensor([9]))), 1.0)
+    assert not out[:, :, 12:].any() and out.isfinite().all()
+    assert all(x is None or x.isfinite().all() for x in torch.autograd.grad(out.sum(), [q, k, v], allow_unused=True))
+
+
 # -- dropout
 
 
@@ -159,6 +179,12 @@ def test_rules_of_windows_are_known_by_their_form() -> None:
     assert band_of(Once(Causal() & window)).window.right == 0
     with pytest.raises(ValueError, match="2 heads, and there are 3"):
         banded.near(*leaves(1), Band(Window(1, 1, (1, 2))), 1.0)
+
+
+def test_rows_are_cut_where_windows_are_narrow() -> None:
+    assert Band(Window(128, 128)).narrow(1024) and not Band(Window(128, 128)).narrow(1023)
+    assert Band(Window(512, 511)).narrow(2048) and not Band(Window(512, 512)).narrow(2048)
+    assert Band(Window(9, 8)).covers(9) and not Band(Window(9, 8)).covers(10) and not Band(Window(9, 9, 2)).covers(9)
 
 
 def test_marks_are_found_once_from_left_to_right() -> None:

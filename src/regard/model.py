@@ -43,7 +43,7 @@ class Identity:
     labels: tuple[str, ...] = ()
     """the classes that its head tells apart, where it has one"""
     pair: str = ""
-    """how its head reads two texts together (`data.pair`); nothing where it reads one"""
+    """how its head reads two texts together (`data.pair`), or spells entities (`data.scheme`); nothing where it does neither"""
     padding: int | None = None
     """the id that published tools fill rows up with, where a folder names one"""
 

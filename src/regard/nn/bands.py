@@ -16,6 +16,9 @@ from torch import Tensor
 from regard.nn.rules import Both, Causal, Either, Global, Once, Packed, Real, Rule, Same, Window, join, marks
 from regard.waists import Offsets
 
+LONG = 1024
+"""Shorter rows are attended whole under a mask, whatever the window: it costs little."""
+
 
 @dataclass(frozen=True, eq=False)
 class Band:
@@ -33,6 +36,10 @@ class Band:
     def covers(self, length: int) -> bool:
         """Whether everyone in a row of this length is everyone's neighbour: then nothing is saved."""
         return self.window.dilation == 1 and min(self.window.left, self.window.right) >= length - 1
+
+    def narrow(self, length: int) -> bool:
+        """Whether a row is so long that cutting it saves more than it costs."""
+        return length >= max(LONG, 2 * (self.window.left + self.window.right + 1))
 
     def longest(self, length: int) -> int:
         """How far apart at most two tokens of a row of this length are that may see each other, itself counted."""

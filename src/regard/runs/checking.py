@@ -16,6 +16,7 @@ from regard.data.findings import Report
 from regard.data.pair_checks import check_pairs
 from regard.data.settings import Data
 from regard.data.span_checks import check_spans
+from regard.data.spread import ClassReport
 from regard.data.survey import Advance
 from regard.data.table_checks import check_labelled, check_questions
 from regard.data.tagged_checks import check_tagged
@@ -54,7 +55,12 @@ def check(
         return report
     from regard.draw.lengths import draw_lengths
 
-    return replace(report, pictures=(str(draw_lengths(report.lengths, picture)),))
+    drawn = [draw_lengths(report.lengths, picture)]
+    if isinstance(report, ClassReport) and report.spreads:
+        from regard.draw.spread import draw_spread
+
+        drawn.append(draw_spread(report.spreads, picture.with_name(f"classes{picture.suffix}")))
+    return replace(report, pictures=tuple(map(str, drawn)))
 
 
 def _picture(out: Path) -> Path:

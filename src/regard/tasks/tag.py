@@ -70,6 +70,10 @@ class Tag(Windowed):
         kinds = {parts[1] for tag in labels if (parts := parted(tag)) is not None and parts[0] != OUTSIDE}
         return tuple(all_tags(kinds, scheme))
 
+    def pairing(self, samples: Sequence[Tagged], data: Data) -> str:
+        """The scheme that entities are spelt in."""
+        return scheme_of((tag for sample in samples for tag in sample.tags), data)
+
     def flavour(self, data: Data) -> tuple[Any, ...]:
         return (data.scheme, data.stride)
 
@@ -85,7 +89,8 @@ class Tag(Windowed):
             raise DataError("there is one tag only: nothing can be told apart." if labels else "there are no tags.")
         marks, limit = Marks.of(text, config), min(longest, config.length)
         room, stride = marks.room(limit, 1), 0 if data is None else data.stride
-        tags = [_right(sample, labels) for sample in samples]
+        scheme = _spelling(labels) if data is None or data.scheme == "auto" else data.scheme
+        tags = [_right(sample, labels, scheme) for sample in samples]
         rows: list[Window] = []
         for owner, (ids, words) in enumerate(text.encode_words([sample.words for sample in samples])):
             asked = _asked(words, tags[owner])
@@ -126,8 +131,8 @@ class Tag(Windowed):
             tags = [names[number] for number in best]
             sure = table[np.arange(len(best)), best].tolist()
             extra: dict[str, Any] = {"words": list(sample.words)}
-            if all(parted(name) is not None for name in names):
-                extra |= {"scheme": _spelling(names), "entities": _entities(sample.words, tags, sure)}
+            if model.identity.pair != "plain" and all(parted(name) is not None for name in names):
+                extra |= {"scheme": model.identity.pair or _spelling(names), "entities": _entities(sample.words, tags, sure)}
             answers.append(Answer(tags, tuple(sure), tuple(sample.words), extra))
         return answers
 
@@ -185,11 +190,11 @@ def _respelt(sample: Tagged, answer: Answer) -> list[str]:
     return convert(sample.tags, answer.extra["scheme"])
 
 
-def _right(sample: Tagged, labels: Sequence[str]) -> list[int]:
+def _right(sample: Tagged, labels: Sequence[str], scheme: Scheme) -> list[int]:
     """The number of each word's tag."""
     if not labels:
         return [0] * len(sample.words)
-    tags, scheme = list(sample.tags), _spelling(labels)
+    tags = list(sample.tags)
     if scheme != "plain" and all(parted(tag) is not None for tag in tags):
         tags = convert(tags, scheme)
     return numbered([sample] * len(tags), tags, labels)

@@ -152,7 +152,7 @@ class Task:
         return config
 
     def pairing(self, samples: Sequence[Any], data: Data) -> str:
-        """How the two texts of a sample are read together (`data.pair`); nothing where there is one text."""
+        """How the two texts of a sample are read together (`data.pair`), or what its tags spell; nothing where neither is."""
         return ""
 
     def check(self, config: Any, tokens: int, data: Data) -> None:
