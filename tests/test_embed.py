@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,17 +15,23 @@ import transformers
 from torch import Tensor
 
 import regard
+from conftest import stopped_in
 from encoders import encoder
 from headed import train
 from pieces import TEXTS, make, theirs_of, write_vocabulary
 from regard.data.pairs import Pair
 from regard.data.plan import Packs
+from regard.data.settings import Data
 from regard.errors import SettingError
 from regard.model import Model
 from regard.runs.evaluating import evaluate
+from regard.runs.folder import RunFolder
+from regard.runs.order import Asked as Order
+from regard.runs.order import Sources, old_order
 from regard.systems import SYSTEMS
+from regard.tasks import TASKS
 from regard.tasks.embed import SCALE, Embed
-from regard.tasks.pooling import Pooling
+from regard.tasks.pooling import Pooling, pooling_files
 from regard.tasks.task import Terms
 from regard.waists import Batch
 from tiny import gradients, near, noise, noisy
@@ -128,6 +136,35 @@ def test_others_read_what_is_saved(model: Model, tmp_path: Path) -> None:
     near(values(regard.load(tmp_path).answer(ASKED)), values(model.answer(ASKED)))
 
 
+@pytest.mark.parametrize("pooling", [Pooling("cls", False, 7), Pooling("max", True, 9, True)])
+def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
+    pooling: Pooling, published: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(published, tmp_path / "start"))
+    for name, value in pooling_files(pooling, 12).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(value))
+    model = regard.load(folder)
+    assert isinstance(model.task, Embed) and model.task.pooling == pooling
+    right = said_by_others(folder, ASKED, pooling.mode, pooling.longest or 40)
+    near(values(model.answer(ASKED)), right / right.norm(dim=1, keepdim=True) if pooling.unit else right)
+    data = tmp_path / "pairs.tsv"
+    data.write_text("".join(f"{pair.source} {n}\t{pair.target} {n}\n" for pair in PAIRS for n in range(3)))
+    steps = ("train.steps=4", "train.every=2", "data.share=0.2", "train.precision=float32")
+    with stopped_in(3):
+        train("embed", data, tmp_path / "run", *steps, model=str(folder))
+    assert RunFolder(tmp_path / "run").exists()
+    order = old_order(Order(TASKS["embed"], None, Sources(()), {}), RunFolder(tmp_path / "run"))
+    assert order.identity.task.pooling == pooling  # type: ignore[attr-defined]
+    train("embed", "", tmp_path / "run", resume=True)
+    run = regard.load(tmp_path / "run")
+    assert (
+        isinstance(run.task, Embed)
+        and run.task.pooling == pooling
+        and regard.load(run.identity.source, task="classify")
+    )
+
+
 # -- learning
 
 PAIRS = [
@@ -206,6 +243,22 @@ def test_packed_grains_have_one_shape(model: Model) -> None:
     plan = model.task.plan(encoded, model.config, 100, 0, True)
     batches = [model.task.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
     assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
+
+
+def test_lengths_of_vectors_are_not_learnt_wherever_they_are_told(model: Model) -> None:
+    batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
+    near(Embed(Pooling(unit=False)).loss(model, batch)[0], Embed().loss(model, batch)[0])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_pair_that_is_longer_than_a_grain_is_a_grain(model: Model, packed: bool) -> None:
+    plan = model.task.plan(encode(model, PAIRS), model.config, 4, 0, packed)
+    assert sorted(int(row) for grain in plan.epoch(0) for row in grain) == list(range(len(PAIRS)))
+
+
+def test_tokens_are_kept_apart_by_what_is_read_of_a_text() -> None:
+    kinds = [Pooling(), Pooling(longest=7), Pooling(lower=True), Pooling("max")]
+    assert len({Embed(kind).flavour(Data()) for kind in kinds}) == 3  # which states are taken changes no tokens
 
 
 def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:

@@ -366,6 +366,17 @@ def test_gaps_are_filled_with_the_likeliest_words() -> None:
     assert "| gap |" in TASK.said(given[1], answers[1]) and answers[1].value in TASK.said(given[1], answers[1])
 
 
+def test_what_goes_on_with_a_word_stands_close_to_it() -> None:
+    model = asked_model()
+    text = model.text_or_refuse()
+    piece = next(number for number in range(text.size) if text.name_of(number).startswith("##"))
+    with torch.no_grad():
+        model.head.words.bias[piece] = 1e3
+    name = text.name_of(piece).removeprefix("##")
+    answer = model.answer("sun [MASK] sea.")
+    assert answer.value == f"sun{name} sea." and f"·{name} 1.000" in TASK.said("", answer)
+
+
 def test_a_text_without_a_gap_or_too_long_is_refused() -> None:
     model = asked_model()
     with pytest.raises(RegardError, match=r"no gap in 'sun sea'.*\[MASK\]"):

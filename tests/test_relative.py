@@ -380,3 +380,13 @@ def test_sixteen_bits_on_a_device_learn_about_the_same(case: str, packed: bool) 
     for name, gradient in gradients(model.body, ours).items():
         gap = gradient.double().cpu() - theirs[name]
         assert bool(gradient.isfinite().all()) and float(gap.norm()) < 0.1 * float(theirs[name].norm()) + 1e-3, name
+
+
+@on_cuda
+def test_weights_of_many_keys_are_summed_without_being_lost() -> None:
+    """In sixteen bits a sum of thousands would stop growing; CPUs sum in float32 anyway."""
+    shaw, far = Shaw(8, reach=3).bfloat16().cuda(), torch.arange(4000).cuda()
+    torch.nn.init.ones_(shaw.values.weight)
+    weights = torch.full((1, 1, 1, 4000), 1 / 4000, dtype=torch.bfloat16).cuda()
+    said = shaw.spread(weights, Standing(torch.tensor([5000]).cuda(), far))
+    assert torch.allclose(said, torch.ones_like(said), atol=0.01)

@@ -190,13 +190,15 @@ def run(
 @app.command()
 def explain(
     run: Folder,
-    inputs: Annotated[list[str], typer.Argument(help="A text; perhaps its translation, its pair, or what is meant.")],
+    inputs: Annotated[
+        list[str], typer.Argument(help="A text; perhaps its translation, its pair, or a class or word of it.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="A .png, .svg, .html or .json file.")] = Path("explanation.html"),
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, from 1 (pictures).")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head, from 1 (pictures).")] = None,
     device: Device = "auto",
 ) -> None:
-    """Draw what each layer and head looked at."""
+    """Draw what each layer and head looked at, and what counted for a decision."""
     from regard.model import load
     from regard.runs.training import pick_device
 

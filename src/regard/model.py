@@ -97,7 +97,8 @@ class Model(nn.Module):
     def answer(self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any) -> Answer | list[Answer]:
         """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …
 
-        An input is a text; for classify also a pair (a, b), for choose {"context": …, "choices": […]}."""
+        An input is a text; for classify also a pair (a, b), for choose {"context": …, "choices": […]}, for tag a list of words in a tuple,
+        for span (question, context), for embed also {"query": …, "among": […], "best": 5}."""
         recheck()
         decode = told(self.identity.decode, settings)
         single = self.task.alone(inputs)
@@ -221,7 +222,7 @@ def load(
     if not ours:
         config, tensors = system.adapt(config, tensors)
     made_for = own.get("task") or system.published.task(published, system.tasks[0])
-    chosen = find_task(task or made_for)
+    chosen = find_task(task or made_for).of(folder)
     text = Text.load(folder) if Text.exists(folder) else None
     config = chosen.bodied(config if text is None or own else placed(config, text))
     usual = system.further.get(chosen.name, {}).get("decode", {})
@@ -282,6 +283,9 @@ def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str
     write_file(aside, tensors)
     os.replace(aside, folder / "model.safetensors")
     write_json(folder / "config.json", {**config, "dtype": dtype})
+    for name, value in model.task.files(model.config).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_json(folder / name, value)
     if model.text is not None:
         text = model.task.dressed(model.text, model.config)
         text.save(folder / "tokenizer.json")

@@ -108,11 +108,11 @@ function overCounted(span, point) {
     if (word.some((part) => part[4] === Number(other.dataset.at))) other.classList.add("on");
   }
   const rank = shown.filter((other) => other[1] > token[1]).length + 1;
-  const lines = [made("b", "", visible(token[0])), made("span", "big", counts(token[1]))];
+  const bare = (text) => visible(text.replace(/^␣+(?=[^␣])/, ""));
+  const lines = [made("b", "", bare(token[0])), made("span", "big", counts(token[1]))];
   lines.push(rank === 1 ? "counted most" : `${nth(rank)} of ${shown.length.toLocaleString("en")} tokens`);
   if (word.length > 1) {
-    const whole = word.map((part) => part[0]).join("").replace(/^␣+/, "");
-    lines.push(document.createElement("br"), `${visible(whole)}: ${counts(word.reduce((sum, part) => sum + part[1], 0))}`);
+    lines.push(document.createElement("br"), `${bare(word.map((part) => part[0]).join(""))}: ${counts(word.reduce((sum, part) => sum + part[1], 0))}`);
   }
   if (state.map === one.map && one.all === chosen().rows.length) pointRow(at);
   tip(point, lines);

@@ -76,11 +76,12 @@ class Blocks:
 
         `keys` (R, C) or (H, R, C) are the tokens of the columns, `queries` (R,) those of the rows; None: their numbers."""
         many, numbers = len(self), self.numbers.to(weights.device)
-        found = torch.zeros(len(weights), many * many, dtype=torch.float64, device=weights.device)
+        wide = torch.float32 if weights.device.type == "mps" else torch.float64  # which has no other
+        found = torch.zeros(len(weights), many * many, dtype=wide, device=weights.device)
         rows = numbers[: weights.shape[1]] if queries is None else numbers[queries]
         for begin in range(0, len(rows), ROWS):
             cut = slice(begin, begin + ROWS)
-            part, own = weights[:, cut].double(), rows[cut]
+            part, own = weights[:, cut].to(wide), rows[cut]
             if keys is None:
                 part = self.gathered(torch.nn.functional.pad(part, (0, len(numbers) - part.shape[-1])))
                 found.view(-1, many, many).index_add_(1, own, part)

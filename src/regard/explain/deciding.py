@@ -14,6 +14,7 @@ from regard.data.pairs import Pair
 from regard.data.settings import Data
 from regard.data.tables import Labelled, Question
 from regard.draw.label import label
+from regard.errors import UnknownName
 from regard.explain.attribution import Score, ahead
 from regard.explain.decision import Decision, Row, cut_off, encoded_one, quoted, refuse_empty, sure
 from regard.inputs.rows import pad
@@ -29,6 +30,8 @@ def classified(model: Any, source: Any, target: str | None) -> Decision:
     The likeliest other class is explained beside it."""
     labels, pairing = model.identity.labels, model.identity.pair
     named = target if not pairing and target in labels else None
+    if target is not None and named is None and not pairing and len(target.split()) == 1:
+        raise UnknownName("class", target, labels)  # one word is hardly the second text of a pair
     item = source if target is None or named is not None else (source, target)
     if isinstance(item, str):
         item = tuple(item.split("\t", 1)) if pairing else (item,)

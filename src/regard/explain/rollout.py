@@ -39,24 +39,21 @@ class Links:
 
 @dataclass(frozen=True)
 class Layer:
-    """The links of one layer over `length` positions: a square matrix A that is never written out.
-
-    Where several links have the same query, the last of them are meant: tokens that see all have rows of their own."""
+    """The links of one layer over `length` positions: a square matrix A that is never written out, their sum."""
 
     length: int
     links: tuple[Links, ...]
 
     def back(self, row: Tensor) -> Tensor:
         """row · A, for row (length,)."""
-        found, left = torch.zeros_like(row), row.clone()
-        for links in reversed(self.links):
+        found = torch.zeros_like(row)
+        for links in self.links:
             for queries, weights, keys in links.parts():
-                given = left[queries]
+                given, wide = row[queries], weights.to(row.dtype)
                 if keys is None:
-                    found[: weights.shape[1]] += given @ weights.to(row.dtype)
+                    found[: wide.shape[1]] += given @ wide
                 else:
-                    found.index_add_(0, keys.flatten(), (given[:, None] * weights.to(row.dtype)).flatten())
-                left[queries] = 0
+                    found.index_add_(0, keys.flatten(), (given[:, None] * wide).flatten())
         return found
 
     def sums(self, like: Tensor) -> Tensor:
@@ -64,7 +61,7 @@ class Layer:
         found = torch.zeros_like(like)
         for links in self.links:
             for queries, weights, _ in links.parts():
-                found[queries] = weights.to(like.dtype).sum(-1)
+                found.index_add_(0, queries, weights.to(like.dtype).sum(-1))
         return found
 
 

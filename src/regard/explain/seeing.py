@@ -52,13 +52,17 @@ class Part:
             keys = before.keys
         return Links(_wide(weights), keys, queries)
 
-    def row(self, at: int, length: int) -> Tensor:
-        """(H, length) what one query looked at."""
-        number = at if self.queries is None else int((self.queries == at).nonzero()[0])
-        own = self.weights[:, number]
+    def given(self, row: Tensor) -> Tensor:
+        """(H, length) what each head looked at, queries taken in the proportions of row (length,)."""
+        own, length = row.to(self.weights), len(row)
+        own = own[: self.weights.shape[1]] if self.queries is None else own[self.queries]
         if self.keys is None:
-            return torch.nn.functional.pad(own, (0, length - own.shape[-1]))
-        return own.new_zeros(len(own), length).scatter_add(1, self.keys[:, number].long().expand_as(own), own)
+            return torch.nn.functional.pad(own @ self.weights, (0, length - self.weights.shape[-1]))
+        found = self.weights.new_zeros(len(self.weights), length)
+        for head, weights in enumerate(self.weights):  # one by one: a product is as large as they are
+            keys = self.keys[head if len(self.keys) > 1 else 0]
+            found[head].index_add_(0, keys.flatten(), (own[:, None] * weights).flatten())
+        return found
 
 
 def _wide(weights: Tensor) -> Tensor:
@@ -103,8 +107,8 @@ class View:
         tiles = [self.blocks.density(part.weights, part.keys, part.queries) for part in parts]
         sizes = torch.from_numpy(self.blocks.sizes)[:, None]
         self.tiles.append((sum(tiles[1:], tiles[0]).cpu() / sizes).float().numpy())
-        rows = torch.stack([_asked(parts, at, self.length) for at in self.at]).mean(0)
-        self.asked.append(self.blocks.gathered(rows).float().cpu().numpy())
+        asked = [part.given(self.start(self.at)) for part in parts]
+        self.asked.append(self.blocks.gathered(sum(asked[1:], asked[0])).float().cpu().numpy())
 
     def start(self, at: Sequence[int]) -> Tensor:
         """(length,) equal parts of 1 at these tokens."""
@@ -115,10 +119,3 @@ class View:
     def rolled(self, at: Sequence[int]) -> NDArray[np.float64]:
         """What the last states of these tokens are made of."""
         return rollout(self.layers, self.start(at)).numpy()
-
-
-def _asked(parts: Sequence[Part], at: int, length: int) -> Tensor:
-    for part in reversed(parts):
-        if part.queries is None or bool((part.queries == at).any()):
-            return part.row(at, length)
-    raise ValueError(f"nobody looked from token {at}")

@@ -63,9 +63,9 @@ def _join(q, k, v, out, lse, kept, seen, length, heads, count, q_row, q_step, q_
     row, head = tl.program_id(1).to(tl.int64), tl.program_id(2)
     at = tl.program_id(0) * block + tl.arange(0, block)
     _, query = _tile(q, row, at, length, head, q_row, q_step, q_head, width)
-    places, value = _tile(out, row, at, length, head, length * heads * width, heads * width, width, width)
+    places, given = _tile(out, row, at, length, head, length * heads * width, heads * width, width, width)
     norms = lse + (head * tl.num_programs(1) + row) * length + at
-    highest, mixed = tl.load(norms, mask=at < length, other=0.0), value.to(tl.float32)
+    highest, mixed = tl.load(norms, mask=at < length, other=0.0), given.to(tl.float32)
     total = tl.full((block,), 1.0, tl.float32)
     for begin in range(0, count, tile):
         marks = begin + tl.arange(0, tile)

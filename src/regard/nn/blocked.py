@@ -104,7 +104,7 @@ class _Pass:
         if far is not None:
             may = torch.cat([x.expand(max(len(far), len(may)), -1, q.shape[2], -1) for x in (far, may)], -1)
         added = torch.zeros(may.shape, dtype=self.q.dtype, device=may.device)
-        added.masked_fill_(~may, torch.finfo(self.q.dtype).min / 2)  # with a score it is still a number
+        added.masked_fill_(~may, torch.finfo(self.q.dtype).min)
         if usual:
             if len(self.known) >= KNOWN:
                 self.known.clear()

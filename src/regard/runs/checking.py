@@ -21,12 +21,13 @@ from regard.data.survey import Advance
 from regard.data.table_checks import check_labelled, check_questions
 from regard.data.tagged_checks import check_tagged
 from regard.data.text_checks import check_texts
+from regard.data.together_checks import check_together
 from regard.errors import SettingError, UnknownName
 from regard.runs.settings import gather
 
 CHECKS: dict[str, Callable[..., Report]] = {
     "translate": check_pairs, "language": check_texts, "mask": check_documents, "classify": check_labelled,
-    "choose": check_questions, "tag": check_tagged, "span": check_spans,
+    "choose": check_questions, "tag": check_tagged, "span": check_spans, "embed": check_together,
 }  # fmt: skip
 """How the data of each task is checked."""
 

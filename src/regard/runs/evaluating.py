@@ -62,9 +62,7 @@ def evaluate(
     made = _as_trained(made, model)
     encoded = task.encode(samples, text, model.config, 10**9, made.data, model.identity.labels)
     if encoded.too_long:
-        say(
-            f"  {len(encoded.too_long):,} {task.unit} are longer than {model.config.length:,} tokens: cut in their middle"
-        )
+        say(f"  {len(encoded.too_long):,} {task.unit} are longer than {model.config.length:,} tokens: cut {task.cut}")
     sums = validation_sums(model, encoded, made)
     scores, answers = task.score(model, encoded, decode, made.data, sums)
     rows = [task.example(*both) for both in zip(encoded.samples, answers, strict=False)]

@@ -127,8 +127,9 @@ def old_order(asked: Asked, folder: RunFolder) -> Order:
             f"--out.{longer}"
         )
     decode = from_dict(Decode, old["decode"], "decode.")
-    identity = Identity(system, config, asked.task, decode, str(old["preset"]))
     start = Path(old["preset"]) if is_folder(old["preset"]) else None
+    task = asked.task.of(start if start is not None and start.is_dir() else folder.path)
+    identity = Identity(system, config, task, decode, str(old["preset"]))
     return Order(identity, Text.load(folder.path), settings, kept, str(old["preset"]), start)
 
 

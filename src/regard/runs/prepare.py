@@ -133,7 +133,7 @@ class Limit:
     def of(cls, settings: Settings, task: Task, config: Any) -> Limit:
         if task.cuts:
             limit = min((settings.data.longest, "data.longest"), (config.length, "model.length"))
-            return cls(*limit, task.unit, "are cut in their middle")
+            return cls(*limit, task.unit, f"are cut {task.cut}")
         if not task.limited:
             return cls(10**9, "", task.unit)
         # a sample must also fit into a grain, with its special tokens on all sides

@@ -132,7 +132,10 @@ class Tag(Windowed):
             sure = table[np.arange(len(best)), best].tolist()
             extra: dict[str, Any] = {"words": list(sample.words)}
             if model.identity.pair != "plain" and all(parted(name) is not None for name in names):
-                extra |= {"scheme": model.identity.pair or _spelling(names), "entities": _entities(sample.words, tags, sure)}
+                extra |= {
+                    "scheme": model.identity.pair or _spelling(names),
+                    "entities": _entities(sample.words, tags, sure),
+                }
             answers.append(Answer(tags, tuple(sure), tuple(sample.words), extra))
         return answers
 

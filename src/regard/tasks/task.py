@@ -99,6 +99,8 @@ class Task:
     """whether answers are classes that are found in the data"""
     cuts: ClassVar[bool] = False
     """whether what is too long is cut, and not skipped"""
+    cut: ClassVar[str] = "in their middle"
+    """where it is cut"""
 
     def entries(self, data: Sequence[str]) -> list[str]:
         """The files that paths and patterns stand for."""
@@ -146,6 +148,14 @@ class Task:
     def grow(self, text: Text, config: Any) -> Text:
         """The tokenizer with the special tokens that only this task has."""
         return text
+
+    def of(self, folder: Path) -> Task:
+        """The task as the files of a folder say it, beside its weights."""
+        return self
+
+    def files(self, config: Any) -> dict[str, Any]:
+        """JSON files that others look for beside the weights, by their names."""
+        return {}
 
     def bodied(self, config: Any) -> Any:
         """The system's config with those parts of the body that this task needs."""
