@@ -97,8 +97,8 @@ class Model(nn.Module):
     def answer(self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any) -> Answer | list[Answer]:
         """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …
 
-        An input is a text; for classify also a pair (a, b), for choose {"context": …, "choices": […]}, for tag a list of words in a tuple,
-        for span (question, context), for embed also {"query": …, "among": […], "best": 5}."""
+        An input is a text; for classify also a pair (a, b), for choose {"context": …, "choices": […]}, for tag also a tuple
+        of words, for span (question, context), for embed also {"query": …, "among": […], "best": 5}."""
         recheck()
         decode = told(self.identity.decode, settings)
         single = self.task.alone(inputs)
