@@ -195,7 +195,9 @@ ROWS: list[tuple[str, torch.dtype, int, int, int, Rule, float]] = [
 
 def stand_in(rows: int, length: int, dtype: torch.dtype, device: str = "cuda", width: int = 8) -> Any:
     place = SimpleNamespace(type=device)
-    return SimpleNamespace(is_cuda=device == "cuda", device=place, dtype=dtype, shape=(rows, H, length, width))
+    return SimpleNamespace(
+        is_cuda=device == "cuda", device=place, dtype=dtype, shape=(rows, H, length, width), get_device=lambda: 0
+    )
 
 
 @pytest.fixture

@@ -83,13 +83,38 @@ TINY: dict[str, Tiny] = {
             "interleaved": {"positions": "interleaved"},
             "pre-norm, interleaved, biased": {"norm": "pre", "positions": "interleaved", "output_bias": True},
             "biased": {"output_bias": True, "activation": "swish"},
+            "rotary beside sines": {"relative": "rotary", "norm": "pre"},
+            "buckets": {"positions": "none", "relative": "buckets"},
+            "shaw": {"positions": "none", "relative": "shaw"},
             "unscaled": {"scaled": False, "activation": "gelu", "depth": 1, "pad": 5, "start": 0, "end": 7},
         },
     ),
-    "decoder": Tiny(decoder.Config(**SIZES), TEXTS, {"halves": {"positions": "halves", "activation": "gelu"}}),
-    "gpt1": Tiny(gpt1.Config(**{**SIZES, "hidden": 48}), TEXTS, {"narrow": {"hidden": 20}}),
-    "gpt2": Tiny(gpt2.Config(**SIZES), TEXTS, {"another eps": {"eps": 1e-2, "depth": 1}}),
-    "gpt3": Tiny(gpt3.Config(**SIZES, band=3, dropout=0.1), TEXTS, {"dense": {"band": 0}}),
+    "decoder": Tiny(
+        decoder.Config(**SIZES),
+        TEXTS,
+        {
+            "halves": {"positions": "halves", "activation": "gelu"},
+            "rotary": {"positions": "none", "relative": "rotary"},
+            "nowhere": {"positions": "none"},
+        },
+    ),
+    "gpt1": Tiny(
+        gpt1.Config(**{**SIZES, "hidden": 48}), TEXTS, {"narrow": {"hidden": 20}, "shaw": {"relative": "shaw"}}
+    ),
+    "gpt2": Tiny(
+        gpt2.Config(**SIZES),
+        TEXTS,
+        {
+            "another eps": {"eps": 1e-2, "depth": 1},
+            "rotary in halves": {"positions": "none", "relative": "rotary-halves"},
+            "buckets beside learned": {"relative": "buckets"},
+        },
+    ),
+    "gpt3": Tiny(
+        gpt3.Config(**SIZES, band=3, dropout=0.1),
+        TEXTS,
+        {"dense": {"band": 0}, "shaw": {"positions": "none", "relative": "shaw"}},
+    ),
     "bert": Tiny(
         bert.Config(**ENCODER, length=16, pooler=False), WORDS, {"relu": {"activation": "relu", "types": 1}}, **ASKED
     ),

@@ -103,7 +103,7 @@ def describe(kind: type[Any]) -> dict[str, str]:
     for parent in reversed(kind.__mro__):
         if dataclasses.is_dataclass(parent):
             found.update(_docs_in_source(parent))
-    return found
+    return {item.name: found[item.name] for item in dataclasses.fields(kind) if item.name in found}
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.errors import RegardError
 from regard.nn.block import Block, Placement, Stack, Tokens, vaswani_block
 from regard.nn.position import Added, Learned
+from regard.nn.relative import Standing
 from regard.nn.rules import Causal, Packed, Real, Same, join, marks
 from regard.nn.state import DecoderState, banded
 from regard.waists import Batch, States
@@ -52,8 +53,9 @@ class DecoderOnly(nn.Module):
             None if batch.mask is None or batch.mask.ndim == 1 else Real(batch.mask),
         )
         assert rule is not None
-        x = self.embed(batch.x, self._places(batch))
-        sequence, tapped = self.decoder(x, rule=banded(rule, self.bands), taps=taps)
+        where = self._places(batch)
+        x, standing = self.embed(batch.x, where), Standing(where, where)
+        sequence, tapped = self.decoder(x, rule=banded(rule, self.bands), taps=taps, standing=standing)
         return States(sequence, taps=tapped)
 
     def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
@@ -73,8 +75,8 @@ class DecoderOnly(nn.Module):
         length = self.position.length
         most = room if room is None or length is None else min(room, length)
         empty = self.embed(prompt[:, :0], torch.arange(0, device=prompt.device))
-        layers = self.decoder.memories(empty, most)
-        state = DecoderState.fresh(layers, len(prompt), prompt.device, room, bands=self.bands)
+        layers, measured = self.decoder.memories(empty, most), self.decoder.measures
+        state = DecoderState.fresh(layers, len(prompt), prompt.device, room, bands=self.bands, measured=measured)
         if state.homes is not None and length is None:
             state.places = self.position(state.homes).to(empty.dtype)
         if prompt.shape[1] > 1:
@@ -95,7 +97,8 @@ class DecoderOnly(nn.Module):
         if state.fixed is None:  # in fixed memories rows that have finished are stepped on with the others
             self._refuse_beyond(state.reached + steps)
         x = self.embed(ids, turn.where, state.places)
-        x, _ = self.decoder(x, rule=turn.rules, memory=state.layers, where=turn.columns)
+        standing = None if self.decoder.position is None else state.standing(turn.where)
+        x, _ = self.decoder(x, rule=turn.rules, memory=state.layers, where=turn.columns, standing=standing)
         state.passed(steps)
         return x
 

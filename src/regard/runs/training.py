@@ -17,6 +17,7 @@ from regard.learn.settings import Train
 from regard.learn.world import asked_world, together
 from regard.model import Model, assemble, load
 from regard.nn.kernels import packed_kernel
+from regard.nn.relative import packs
 from regard.runs.folder import RunFolder
 from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
 from regard.runs.prepare import Prepared, prepare
@@ -104,7 +105,7 @@ def _packs(order: Order, prepared: Prepared, where: torch.device, console: Conso
 
     A run that goes on does as it has `begun`, wherever: a grain means the same samples to its end."""
     settings: Train = order.settings.train
-    able = where.type == "cuda" and autocasts(where, settings) and packed_kernel()
+    able = where.type == "cuda" and autocasts(where, settings) and packed_kernel() and packs(prepared.config)
     packed = settings.packed == "on" or (settings.packed == "auto" and able and not _drops(prepared.config))
     packed = packed if begun is None else begun
     if packed:  # full windows of long texts need no packing
