@@ -54,6 +54,8 @@ class Batch:
     """(B, L) the number of the text that each position belongs to, where a row holds two"""
     marked: Tensor | None = None
     """(B, L) True where a token sees all and is seen by all (Longformer's global ones); None: none"""
+    most_marked: int | None = None
+    """a number that no row has more of them than; None: it is counted, for which a GPU is waited for"""
     where: Tensor | None = None
     """positions of x when they are not 0, 1, 2, …"""
     documents: Tensor | None = None

@@ -22,11 +22,11 @@ from regard.nn.watch import attention_names, watch
 from regard.tasks.asked import Asked
 from regard.waists import Batch, Look
 
-ROOM = 4 * 2**30
+ROOM = 8 * 2**30
 """Bytes that weights may take with all that their gradients need; of more, only the attention itself is told."""
 
-COPIES = 4
-"""How often weights are kept for their gradients: scores, what is hidden of them, the weights, and what comes back."""
+COPIES = 12
+"""How many times as much as the weights themselves their gradients need, at worst: seen of windows over 57,767 tokens."""
 
 
 @dataclass(frozen=True)

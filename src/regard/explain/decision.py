@@ -75,12 +75,15 @@ def explain_decision(model: Asked, decide: Callable[[], Decision]) -> Explanatio
         found = study(model, decision.batch, views, decision.scores)
     finally:
         model.train(training)
-    text, counted = model.text_or_refuse(), []
+    text, counted, told_of = model.text_or_refuse(), [], set()
     for score, owed in zip(decision.scores, found, strict=True):
         make = partial(_counted, decision, score, text)
         if owed is not None:
             counted.append(make(owed, GRADIENT))
+        elif (score.row, score.at) in told_of:
+            continue  # attention brought the same, whatever was said
         counted.append(make(views[score.row].rolled(score.at), ROLLED))
+        told_of.add((score.row, score.at))
     maps = [_map(decision, view, text) for view in views]
     maps.append(_asked_map(decision, views[decision.scores[0].row], text))
     facts = decision.facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in decision.rows)}

@@ -34,7 +34,7 @@ class Part:
         if look.keys is None:
             return cls(own[..., :length], None, queries)
         keys = look.keys[row if len(look.keys) > 1 else 0][:, rows]
-        return cls(torch.where((keys >= 0) & (keys < length), own, 0.0), keys.clamp(0, length - 1), queries)
+        return cls(own, keys.clamp(0, length - 1), queries)  # the weight of a column that is no key is 0
 
     def links(self, before: Links | None = None) -> Links:
         """The mean over heads; columns are the same tensor as `before` where they are the same, for they are as large."""

@@ -27,7 +27,7 @@ Way = Literal["blocked", "flash", "flex"]
 
 def way_for(q: Tensor, band: Band) -> Way:
     half = q.is_cuda and q.dtype in (torch.float16, torch.bfloat16)
-    return "flash" if half and lies(band, q.shape[0]) and kernels._flashes(q) else "blocked"
+    return "flash" if half and lies(band, q.shape[0]) and kernels.flashes(q) else "blocked"
 
 
 def near(

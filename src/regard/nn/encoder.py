@@ -129,7 +129,7 @@ class EncoderOnly(nn.Module):
         packed = None if batch.offsets is None else Packed(batch.offsets, batch.offsets)
         if not self.windows:
             return join(packed, real)
-        marked = None if batch.marked is None else Global(batch.marked)
+        marked = None if batch.marked is None else Global(batch.marked, batch.most_marked)
         rest = join(packed, real)
         made: dict[Window, Rule | None] = {}  # blocks alike have one rule, so that what it is read off for is done once
         for window in self.windows:

@@ -67,7 +67,7 @@ def choose(
         form = packed_form(rule) if q.shape[0] == 1 else None
         if form is not None and _is_short(q, *form):
             return "short"
-        if (form is not None or row_form(q, k, rule)) and _flashes(q):
+        if (form is not None or row_form(q, k, rule)) and flashes(q):
             return "varlen"
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 4 and not torch.is_grad_enabled():
         return "widened"  # a step of one query over 128 keys: 47 µs, plain 96, fused 98
@@ -83,7 +83,7 @@ def _few(q: Tensor, rule: Rule | None) -> bool:
     return q.is_cuda or (q.device.type == "cpu" and q.shape[0] >= 8 and q.dtype != torch.bfloat16)
 
 
-def _flashes(q: Tensor) -> bool:
+def flashes(q: Tensor) -> bool:
     """Whether the kernel of packed rows knows this device and this width of heads."""
     return varlen_attn is not None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _generation(q.get_device()) >= 8
 

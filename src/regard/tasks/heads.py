@@ -65,7 +65,7 @@ def read(body: Any, batch: Batch) -> Read:
     else:
         lengths = (batch.mask.sum(-1) if batch.mask.dtype == torch.bool else batch.mask).view(S, K)
     beside: dict[str, Any] = {name: _flat(getattr(batch, name), L) for name in ("types", "marked")}
-    rows = Batch(x.flatten(0, 1), lengths.flatten(), **beside)
+    rows = Batch(x.flatten(0, 1), lengths.flatten(), most_marked=batch.most_marked, **beside)
     found = body(rows)
     if found.summary is not None:
         return Read(rows, found.sequence, lengths, found.summary.view(S, K, -1))
@@ -205,11 +205,12 @@ class Headed(Task):
             x, offsets = pack(flat, *sizes, filler(config))
             labels = F.pad(labels, (0, shape.documents // most - len(labels)), value=IGNORE)
             beside = {name: pack(table, *sizes)[0] for name, table in marks.items()}
-            return Batch(x, labels=labels, offsets=offsets, **_typed(beside))
+            return Batch(x, labels=labels, offsets=offsets, most_marked=shape.documents, **_typed(beside))
         x, lengths = pad(flat, filler(config))
         lengths = torch.full((len(flat),), x.shape[1]) if lengths is None else lengths
         beside = {name: pad(table, 0)[0].view(len(rows), most, -1) for name, table in marks.items()}
-        return Batch(x.view(len(rows), most, -1), lengths.view(len(rows), most), labels=labels, **_typed(beside))
+        ways = x.view(len(rows), most, -1)
+        return Batch(ways, lengths.view(len(rows), most), labels=labels, most_marked=1, **_typed(beside))
 
     def beside(
         self, encoded: Encoded, rows: Sequence[int], flat: Sequence[np.ndarray], most: int, config: Any

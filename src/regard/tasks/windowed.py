@@ -112,15 +112,17 @@ class Windowed(Task):
         rows = list(rows)
         ids = [encoded.sides["text"][i] for i in rows]
         labels = self.labels_of([encoded.sides["label"][i] for i in rows], list(map(len, ids)), shape)
-        beside = self.beside(ids, [int(encoded.sides["second"][i][0]) for i in rows], config)
+        seconds = [int(encoded.sides["second"][i][0]) for i in rows]
+        beside, asks = self.beside(ids, seconds, config), any(seconds)
         if shape is None:
             x, mask = pad(ids, filler(config))
             tables = {name: pad(table, 0)[0] for name, table in beside.items()}
-            return Batch(x, mask, labels=labels, **_typed(tables))
+            return Batch(x, mask, labels=labels, most_marked=max([1, *seconds]), **_typed(tables))
         sizes = shape.rooms[0], shape.longest[0], shape.documents
         x, offsets = pack(ids, *sizes, filler(config))
         tables = {name: pack(table, *sizes)[0] for name, table in beside.items()}
-        return Batch(x, labels=labels, offsets=offsets, **_typed(tables))
+        most = None if asks else shape.documents  # questions are of many lengths
+        return Batch(x, labels=labels, offsets=offsets, most_marked=most, **_typed(tables))
 
     def beside(self, ids: Sequence[np.ndarray], seconds: Sequence[int], config: Any) -> dict[str, list[np.ndarray]]:
         """Which text each token belongs to, and whether all see it: the first text of two, or the first token of one."""
