@@ -209,8 +209,8 @@ class Headed(Task):
         x, lengths = pad(flat, filler(config))
         lengths = torch.full((len(flat),), x.shape[1]) if lengths is None else lengths
         beside = {name: pad(table, 0)[0].view(len(rows), most, -1) for name, table in marks.items()}
-        ways = x.view(len(rows), most, -1)
-        return Batch(ways, lengths.view(len(rows), most), labels=labels, most_marked=1, **_typed(beside))
+        x, lengths = x.view(len(rows), most, -1), lengths.view(len(rows), most)
+        return Batch(x, lengths, labels=labels, most_marked=1, **_typed(beside))
 
     def beside(
         self, encoded: Encoded, rows: Sequence[int], flat: Sequence[np.ndarray], most: int, config: Any
