@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regard.draw.colour import COOL_DARK, COOL_LIGHT, INK
 from regard.draw.counted import GRADIENT, ROLLED, Counted, Decided
 from regard.draw.maps import AttentionMap
 from regard.explain.explanation import Explanation
@@ -117,3 +118,15 @@ def test_the_numbers_are_saved_as_json(explained: Explanation, tmp_path: Path) -
     for saved, one in zip(found["counted"], explained.decided.counted, strict=True):
         assert saved["by"] == one.way and saved["tokens"] == list(one.pieces)
         np.testing.assert_allclose(saved["shares"], one.shares)
+
+
+def test_tokens_can_be_read_on_every_colour_of_what_reached_them() -> None:
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    for ink, stops in ((INK, COOL_LIGHT), ("#e7eaf0", COOL_DARK)):
+        for stop in stops:
+            low, high = sorted((light(ink), light(stop)))
+            assert (high + 0.05) / (low + 0.05) > 4.5, stop

@@ -137,7 +137,7 @@ class Model(nn.Module):
         finally:
             self.train(training)
 
-    def explain(self, source: str, target: str | None = None) -> Explanation:
+    def explain(self, source: Any, target: str | None = None) -> Explanation:
         """What each layer and head looked at when it answered `source` (or was given `target`)."""
         return explain(self, source, target)
 

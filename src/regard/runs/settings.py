@@ -49,11 +49,11 @@ def gather(
 
 def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]) -> Settings:
     made: dict[str, Any] = {}
-    if "steps" in said.get("train", {}) and float(said["train"].get("passes", 0)):
-        raise SettingError("train.steps and train.passes both say how long: say one of them.")
     for name, kind in GROUPS.items():
         usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), said.get(name, {})
         made[name] = told(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
+    if {"steps", "passes"} <= said.get("train", {}).keys() and made["train"].passes:
+        raise SettingError("train.steps and train.passes both say how long: say one of them.")
     if "steps" in said.get("train", {}):  # in place of a recipe's passes
         made["train"] = replace(made["train"], passes=0.0)
     model = {**recipe.get("model", {}), **said.get("model", {})}
