@@ -289,13 +289,16 @@ def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str
     if model.text is not None:
         text = model.task.dressed(model.text, model.config)
         text.save(folder / "tokenizer.json")
-        write_json(folder / "tokenizer_config.json", names_of(text))
+        write_json(folder / "tokenizer_config.json", names_of(text, model.config))
 
 
-def names_of(text: Text) -> dict[str, str]:
+def names_of(text: Text, config: Any) -> dict[str, Any]:
     """Its special tokens by their roles. Without the class the model's type would decide for others how its text is read, and
     not every tokenizer of a GPT-2 is GPT-2's."""
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()}
+    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()}
+    if getattr(config, "types", 1) > 1:  # else others would read two texts as one
+        found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return found
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -39,7 +39,7 @@ class Data:
     score: int = 500
     """validation samples answered for the score while training"""
     detokenise: Literal["none", "wikitext", "ptb"] = "none"
-    """undo the spaces and signs that a published data set put into its text (task language)"""
+    """undo the spaces and signs that a published data set put into its text (language and mask)"""
     stride: int = 0
     """tokens between two windows of a text: where language measures its loss (0: windows do not overlap), and where tag and
     span read texts that are longer than the model's (0: they overlap by 128)"""

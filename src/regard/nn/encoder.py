@@ -112,7 +112,7 @@ class EncoderOnly(nn.Module):
         if batch.offsets is None:
             first = sequence[:, 0]
         else:  # empty documents have no first token: they read the last position, and nobody asks them
-            first = sequence[0, batch.offsets.starts[:-1].clamp(max=sequence.shape[1] - 1)]
+            first = sequence[0].index_select(0, batch.offsets.starts[:-1].clamp(max=sequence.shape[1] - 1))
         return States(sequence, self.pooler(first) if self.pools else first, tapped)
 
     def _standing(self, batch: Batch) -> Standing | None:

@@ -21,6 +21,7 @@ from regard.runs.settings import Settings, differences, resolve
 from regard.systems import SYSTEMS, find_preset, find_system
 from regard.tasks import Task
 from regard.tasks.heads import take_bias
+from regard.weights import matches
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def new_order(asked: Asked) -> Order:
 def _order(
     identity: Identity, text: Text | None, settings: Settings, sources: Sources, name: str, start: Path | None
 ) -> Order:
-    config = override(identity.config, settings.model, "model.")
+    config = identity.task.bodied(override(identity.config, settings.model, "model."))
     # as the config reads them: "32" on a command line and 32 in a file are the same
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
     return Order(replace(identity, config=config, decode=settings.decode), text, settings, sources, name, start)
@@ -142,7 +143,8 @@ def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> list[s
 
     `changes` are the settings model.* that were said. Returns what was left out, and what stays as it was made."""
     loaded = load(folder, task=fresh.task.name)
-    theirs, ours = loaded.body.state_dict(), fresh.body.state_dict()
+    ours, spare = fresh.body.state_dict(), fresh.identity.system.names.optional
+    theirs = {name: part for name, part in loaded.body.state_dict().items() if name in ours or not matches(spare, name)}
     before, now = loaded.config.vocabulary, fresh.config.vocabulary
     for name in ours:
         old, new = theirs.get(name), ours[name]
@@ -163,7 +165,10 @@ def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> list[s
         same = not loaded.fresh and loaded.identity.labels == fresh.identity.labels
         if same:
             take_bias(fresh.head, loaded.head.state_dict())
-            fresh.head.load_state_dict(loaded.head.state_dict())
+            wanted = fresh.head.state_dict()  # it may ask less than theirs
+            fresh.head.load_state_dict(
+                {name: part for name, part in loaded.head.state_dict().items() if name in wanted}
+            )
         else:
             made += [f"one new matrix of {' x '.join(map(str, value.shape))}" for value in fresh.head.parameters()]
         if not same and not loaded.fresh:

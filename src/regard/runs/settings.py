@@ -57,7 +57,7 @@ def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[
     if "steps" in said.get("train", {}):  # in place of a recipe's passes
         made["train"] = replace(made["train"], passes=0.0)
     model = {**recipe.get("model", {}), **said.get("model", {})}
-    for taken, instead in (("vocabulary", "data.vocabulary"), ("pad", ""), ("start", ""), ("end", "")):
+    for taken, instead in (("vocabulary", "data.vocabulary"), ("pad", ""), ("start", ""), ("end", ""), ("mask", "")):
         if taken in model:
             advice = f" Set {instead}." if instead else ""
             raise SettingError(f"model.{taken} follows from the tokenizer and cannot be set.{advice}")

@@ -73,7 +73,7 @@ class Trainer:
         tokenizer, names = (self.folder.path / name for name in TOKENIZER)
         try:
             self.prepared.text.save(tokenizer)
-            write_json(names, names_of(self.prepared.text))
+            write_json(names, names_of(self.prepared.text, self.prepared.config))
             write_json(self.folder.path / "regard.json", self._facts())
         except OSError:  # a tokenizer alone is no run, and would be in the way of one
             for path in (tokenizer, names):

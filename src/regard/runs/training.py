@@ -56,7 +56,7 @@ def train(
         world.check(order.settings.train.accumulate)
         if order.settings.train.deterministic:
             _determined()
-        tell(console, f"reading {', '.join(order.sources.data)}")
+        tell(console, f"reading {named(order.sources.data)}")
         prepared = prepare(order, lambda line: tell(console, line))
         begun = folder.facts().get("packed") if going_on or not first else None
         packed = _packs(order, prepared, where, console, begun)
@@ -98,6 +98,12 @@ def _begin(folder: RunFolder, sources: Sources, resume: bool, console: Console) 
 def _determined() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def named(paths: Sequence[str]) -> str:
+    """Some files by their names; of a folder with thousands the first."""
+    more = f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
+    return ", ".join(paths[:5]) + more
 
 
 def _packs(order: Order, prepared: Prepared, where: torch.device, console: Console, begun: bool | None) -> bool:
