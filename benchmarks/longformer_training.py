@@ -1,0 +1,109 @@
+"""Longformer-base, forward and backward over one long row, beside `transformers` in the same run; time and memory by length.
+
+    python benchmarks/longformer_training.py [plain compiled transformers] [--lengths 4096 16384] [--model longformer-base]
+
+The first token is global on both sides, dropout 0, random weights, bfloat16 autocast where there is a GPU (float32
+elsewhere); the loss is the mean square of the states. Each case is measured in a process of its own, so that its memory is its own. On the
+CPU `--model longformer-mini` and lengths up to 65,536 show whether the cost is linear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from clock import Clock
+from torch import Tensor
+
+from regard import build
+from regard.waists import Batch
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+WAYS = ("plain", "compiled", "transformers") if CUDA else ("plain", "transformers")
+
+
+def ours(name: str, length: int, compiled: bool) -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:
+    model = build(name, task="embed", length=length, dropout=0.0, attention_dropout=0.0).to(DEVICE).train()
+    body: Any = torch.compile(model.body) if compiled else model.body
+    marked = torch.zeros(1, length, dtype=torch.bool, device=DEVICE)
+    marked[:, 0] = True
+    return model, lambda x: body(Batch(x, marked=marked, most_marked=1)).sequence
+
+
+def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:
+    """The first token is global by itself there only where it is said so."""
+    from transformers import LongformerConfig, LongformerModel
+
+    config = build(name, device="meta").config
+    model = LongformerModel(
+        LongformerConfig(
+            vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.depth,
+            num_attention_heads=config.heads, intermediate_size=config.hidden, max_position_embeddings=length + 2,
+            attention_window=[2 * reach for reach in config.reaches], attention_probs_dropout_prob=0.0,
+            hidden_dropout_prob=0.0, pad_token_id=1, type_vocab_size=1,
+        )
+    )  # fmt: skip
+    marked = torch.zeros(1, length, dtype=torch.long, device=DEVICE)
+    marked[:, 0] = 1
+    model = model.to(DEVICE).train()
+    return model, lambda x: model(input_ids=x, global_attention_mask=marked).last_hidden_state
+
+
+def measure(way: str, name: str, length: int, steps: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    model, read = theirs(name, length) if way == "transformers" else ours(name, length, way == "compiled")
+    vocabulary = build(name, device="meta").config.vocabulary
+    x = torch.randint(5, vocabulary, (1, length), device=DEVICE)
+
+    def step() -> None:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=CUDA):
+            loss = read(x).float().pow(2).mean()
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    seconds = Clock(DEVICE, steps).median(step, warm=3 if CUDA else 1)
+    most = torch.cuda.max_memory_allocated() if CUDA else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = {"way": way, "length": length, "ms": round(1000 * seconds, 1), "tokens_per_s": round(length / seconds)}
+    return {**found, "GiB": round(most / 2**30, 2)}
+
+
+def apart(way: str, given: argparse.Namespace, length: int) -> dict[str, Any]:
+    """In a process of its own."""
+    words = [sys.executable, __file__, way, "--lengths", str(length), "--model", given.model, "--alone"]
+    done = subprocess.run([*words, "--steps", str(given.steps)], capture_output=True, text=True)
+    last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
+    return json.loads(last[0]) if done.returncode == 0 else {"way": way, "length": length, "failed": last}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 65_536])
+    parser.add_argument("--model", default="longformer-base")
+    parser.add_argument("--steps", type=int, default=5 if CUDA else 2)
+    parser.add_argument("--alone", action="store_true", help="in this process")
+    given = parser.parse_args()
+    if given.alone:
+        print(json.dumps(measure(given.ways[0], given.model, given.lengths[0], given.steps)))
+        return
+    print(torch.__version__, torch.cuda.get_device_name() if CUDA else "CPU", flush=True)
+    for length in given.lengths:
+        found = {way: apart(way, given, length) for way in given.ways}
+        for way, row in found.items():
+            print(json.dumps(row), flush=True)
+            right = found.get("transformers", {})
+            if way != "transformers" and "GiB" in row and "GiB" in right:
+                pace, memory = row["tokens_per_s"] / right["tokens_per_s"], row["GiB"] / right["GiB"]
+                print(f"{way} at {length:,}: {pace:.2f} x the tokens a second, {memory:.2f} x the memory", flush=True)
+
+
+if __name__ == "__main__":
+    main()
