@@ -3,8 +3,8 @@
     python benchmarks/longformer_training.py [plain compiled transformers] [--lengths 4096 16384] [--model longformer-base]
 
 The first token is global on both sides, dropout 0, random weights, bfloat16 autocast where there is a GPU (float32
-elsewhere); the loss is the mean square of the states. Each case is measured in a process of its own, so that its memory is its own. On the
-CPU `--model longformer-mini` and lengths up to 65,536 show whether the cost is linear.
+elsewhere); the loss is the mean square of the states. Each case is measured in a process of its own, so that its memory is
+its own. On the CPU `--model longformer-mini` and lengths up to 65,536 show whether the cost is linear.
 """
 
 from __future__ import annotations
