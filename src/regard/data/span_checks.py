@@ -45,9 +45,9 @@ from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.data.spans import Span, spans_of
 from regard.data.spread import ClassReport, Spread
-from regard.data.survey import Advance, Surveyed, hashed, measured, unheard
+from regard.data.survey import Advance, hashed, measured, unheard
 from regard.data.table_checks import MOST, repeated, too_few
-from regard.data.table_survey import OFTEN, SIZES
+from regard.data.table_survey import SIZES, Rowwise
 
 SIDES = ("context", "answer", "question")
 WORDY = 30
@@ -74,7 +74,7 @@ _LEAKS: Leaks = (
 )  # fmt: skip
 
 
-class SpanSurvey(Surveyed[Span]):
+class SpanSurvey(Rowwise[Span]):
     """Of each usable question also its lengths, and whether it has an answer.
 
     Hashes are of context, question and answers (0), of context and question (1), of the context (2), of the article (3).
@@ -105,13 +105,6 @@ class SpanSurvey(Surveyed[Span]):
     def classes(self) -> dict[str, int]:
         unsaid = len(self._unsaid)
         return {"answerable": len(self) - unsaid, "unanswerable": unsaid}
-
-    def read(self, advance: Advance, name: str) -> None:
-        for number, entry in enumerate(self.entries):
-            for sample in self._usable(entry, note=True):
-                self._look(number, sample)
-                if len(self) % OFTEN == 0:
-                    advance(f"reading {name}", len(self))
 
     def _items(self, entry: str, complain: Complain) -> Iterator[Span | Empty]:
         yield from spans_of(entry, self.columns, complain)  # what it finds before the first row is noted too

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,11 @@ from regard.data.files import Complain
 from regard.data.findings import excerpt
 from regard.data.oddities import bare
 from regard.data.rows import Empty
-from regard.data.survey import Advance, Surveyed, hashed, measured
+from regard.data.survey import Advance, Placed, Surveyed, hashed, measured
 from regard.data.tables import Labelled, Question
 
 Sample = Labelled | Question
+T = TypeVar("T", bound=Placed)
 Read = Callable[[str, Mapping[str, str] | None, Complain], Iterator[Any]]
 
 SIZES = ("words", "characters", "tokens")
@@ -43,7 +45,22 @@ def answer(sample: Sample) -> str:
     return str(sample.label)
 
 
-class TableSurvey(Surveyed[Sample]):
+class Rowwise(Surveyed[T]):
+    """Samples that are looked at one by one, each by itself."""
+
+    @abstractmethod
+    def _look(self, number: int, sample: T) -> None:
+        """Count a sample of the entry of this number, and keep what of it is kept."""
+
+    def read(self, advance: Advance, name: str) -> None:
+        for number, entry in enumerate(self.entries):
+            for sample in self._usable(entry, note=True):
+                self._look(number, sample)
+                if len(self) % OFTEN == 0:
+                    advance(f"reading {name}", len(self))
+
+
+class TableSurvey(Rowwise[Sample]):
     """Of each usable row also its lengths; and how often each answer is right.
 
     Hashes are of what is asked with its answer (0), without (1), and without case and punctuation (2).
@@ -61,13 +78,6 @@ class TableSurvey(Surveyed[Sample]):
         """(N, 1) or, of pairs, (N, 2)."""
         both = np.stack([np.array(side, dtype=np.int64) for side in self._sizes[name]], axis=1)
         return both if self.paired else both[:, :1]
-
-    def read(self, advance: Advance, name: str) -> None:
-        for number, entry in enumerate(self.entries):
-            for sample in self._usable(entry, note=True):
-                self._look(number, sample)
-                if len(self) % OFTEN == 0:
-                    advance(f"reading {name}", len(self))
 
     def _items(self, entry: str, complain: Complain) -> Iterator[Sample | Empty]:
         yield from self.reader(entry, self.columns, complain)  # what it finds before the first row is noted too

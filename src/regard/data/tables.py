@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from regard.data.columns import Wanted, listed
-from regard.data.entries import expand
 from regard.data.files import Complain, refuse
 from regard.data.rows import Empty, heading, iterate_rows
+from regard.data.samples import everything, settled
 from regard.errors import DataError
-
-S = TypeVar("S", bound="Labelled | Question")
 
 LABELLED = ("text", "pair", "label")
 QUESTION = ("context", "question", "choices", "label")
@@ -60,12 +58,12 @@ class Question:
 
 def iterate_labelled(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Labelled | Empty]:
     """Those of every file or pattern of files, in the order given."""
-    return _everything(data, lambda entry: labelled_of(entry, columns), "texts", "Each row needs a text and a label.")
+    return everything(data, lambda entry: labelled_of(entry, columns), "texts", "Each row needs a text and a label.")
 
 
 def iterate_questions(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Question | Empty]:
     advice = "Each row needs a context, choices and the label of the right one."
-    return _everything(data, lambda entry: questions_of(entry, columns), "questions", advice)
+    return everything(data, lambda entry: questions_of(entry, columns), "questions", advice)
 
 
 def labelled_of(
@@ -77,7 +75,7 @@ def labelled_of(
     Wanted(("text", "label"), columns, ("pair",))  # a wrong choice is refused before names are looked for
     chosen = _labelled_columns(entry, columns)
     rows = iterate_rows(entry, ("text", "label"), chosen, complain, optional=("pair",), numbers=("label",))
-    return _sort_out(entry, ((line, _labelled(entry, line, row)) for line, row in rows))
+    return settled(entry, ((line, _labelled(entry, line, row)) for line, row in rows))
 
 
 def questions_of(
@@ -101,34 +99,7 @@ def questions_of(
                 continue
             yield line, item
 
-    return _sort_out(entry, read())
-
-
-def _everything(
-    data: Sequence[str], read: Callable[[str], Iterator[S | Empty]], unit: str, advice: str
-) -> Iterator[S | Empty]:
-    entries = expand(data)
-    if not entries:
-        raise DataError("no data was given.", advice="Name at least one file.")
-    found = empty = 0
-    for entry in entries:
-        for item in read(entry):
-            found, empty = (found, empty + 1) if isinstance(item, Empty) else (found + 1, empty)
-            yield item
-    if not found:
-        blank = f"in all {empty} rows something is blank" if empty else "there is no row"
-        raise DataError(f"no {unit} were found: {blank}.", ", ".join(entries), advice=advice)
-
-
-def _sort_out(path: str, rows: Iterable[tuple[int, S | Empty | None]]) -> Iterator[S | Empty]:
-    blank: list[Empty] = []  # held back: blank lines at the end of a file are no lost rows
-    for line, item in rows:
-        if item is None:
-            blank.append(Empty(path, line))
-            continue
-        yield from blank
-        blank.clear()
-        yield item
+    return settled(entry, read())
 
 
 # -- a text and its class

@@ -50,9 +50,9 @@ from regard.data.rows import Empty
 from regard.data.schemes import OUTSIDE, SPELT, Scheme, Signs, convert
 from regard.data.settings import Data
 from regard.data.spread import ClassReport, Spread
-from regard.data.survey import Advance, Surveyed, hashed, measured, unheard
+from regard.data.survey import Advance, hashed, measured, unheard
 from regard.data.table_checks import MOST, RARE, repeated, told, too_few
-from regard.data.table_survey import OFTEN, SIZES
+from regard.data.table_survey import SIZES, Rowwise
 from regard.data.tagged import Tagged, tagged_of
 
 HARDLY = 0.99
@@ -76,7 +76,7 @@ _LEAKS: Leaks = (
 )  # fmt: skip
 
 
-class TaggedSurvey(Surveyed[Tagged]):
+class TaggedSurvey(Rowwise[Tagged]):
     """Of each usable sentence also its lengths and whether its tags are as each scheme writes them.
 
     Hashes are of words with their tags (0), of the words (1), and of these without case and punctuation (2).
@@ -110,13 +110,6 @@ class TaggedSurvey(Surveyed[Tagged]):
         if not self.spells:
             return np.zeros(0, dtype=np.int64), {}
         return np.array(self._odd[self.signs.scheme], dtype=np.int64), self._said[self.signs.scheme]
-
-    def read(self, advance: Advance, name: str) -> None:
-        for number, entry in enumerate(self.entries):
-            for sample in self._usable(entry, note=True):
-                self._look(number, sample)
-                if len(self) % OFTEN == 0:
-                    advance(f"reading {name}", len(self))
 
     def _items(self, entry: str, complain: Complain) -> Iterator[Tagged | Empty]:
         yield from tagged_of(entry, self.columns, complain)  # what it finds before the first row is noted too

@@ -47,6 +47,34 @@ def names(prefix: str, far: bool = False) -> tuple[Entry, ...]:
     )
 
 
+KEYS: dict[str, tuple[str, ...]] = {
+    "width": ("hidden_size",),
+    "depth": ("num_hidden_layers",),
+    "heads": ("num_attention_heads",),
+    "hidden": ("intermediate_size",),
+    "vocabulary": ("vocab_size",),
+    "length": ("max_position_embeddings",),
+    "types": ("type_vocab_size",),
+    "dropout": ("hidden_dropout_prob",),
+    "attention_dropout": ("attention_probs_dropout_prob",),
+    "head_dropout": ("classifier_dropout",),
+    "activation": ("hidden_act",),
+    "eps": ("layer_norm_eps",),
+    "pad": ("pad_token_id",),
+    "start": ("cls_token_id",),
+    "end": ("sep_token_id",),
+    "mask": ("mask_token_id",),
+}
+"""Fields of a config, as published ones call them."""
+
+DEFAULTS: dict[str, Any] = {
+    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+    "vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "pad_token_id": 0,
+    "cls_token_id": 101, "sep_token_id": 102, "mask_token_id": 103,
+}  # fmt: skip
+"""What they mean where they say nothing."""
+
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 """Published names of non-linearities -> ours."""
 

@@ -24,7 +24,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import END_OF_TEXT, Text
 from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
-from regard.tasks.marks import DELIMITER, EXTRACT, MARKS, ROLES, START, Way, encodes, filler, framed
+from regard.tasks.marks import DELIMITER, EXTRACT, MARKS, ROLES, START, Way, beside, encodes, filler, framed, typed
 from regard.tasks.task import Encoded, Side, Task, Terms, lengths_of
 from regard.waists import IGNORE, Batch, States
 
@@ -64,8 +64,8 @@ def read(body: Any, batch: Batch) -> Read:
         lengths = x.new_full((S, K), L)
     else:
         lengths = (batch.mask.sum(-1) if batch.mask.dtype == torch.bool else batch.mask).view(S, K)
-    beside: dict[str, Any] = {name: _flat(getattr(batch, name), L) for name in ("types", "marked")}
-    rows = Batch(x.flatten(0, 1), lengths.flatten(), most_marked=batch.most_marked, **beside)
+    tables: dict[str, Any] = {name: _flat(getattr(batch, name), L) for name in ("types", "marked")}
+    rows = Batch(x.flatten(0, 1), lengths.flatten(), most_marked=batch.most_marked, **tables)
     found = body(rows)
     if found.summary is not None:
         return Read(rows, found.sequence, lengths, found.summary.view(S, K, -1))
@@ -199,34 +199,19 @@ class Headed(Task):
         most = most_ways(encoded) if shape is not None else max(map(len, parts))
         none = np.zeros(0, dtype=np.int32)
         flat = [way for item in parts for way in (*item, *[none] * (most - len(item)))]
-        marks = self.beside(encoded, rows, flat, most, config)
+        seconds = [second for i in rows for second in _filled(encoded.sides["second"][i], most)]
+        marks = beside(flat, seconds, [1] * len(flat), config)  # the first token is asked: it must see all
         if shape is not None:
             sizes = shape.rooms[0], shape.longest[0], shape.documents
             x, offsets = pack(flat, *sizes, filler(config))
             labels = F.pad(labels, (0, shape.documents // most - len(labels)), value=IGNORE)
-            beside = {name: pack(table, *sizes)[0] for name, table in marks.items()}
-            return Batch(x, labels=labels, offsets=offsets, most_marked=shape.documents, **_typed(beside))
+            tables = {name: pack(table, *sizes)[0] for name, table in marks.items()}
+            return Batch(x, labels=labels, offsets=offsets, most_marked=shape.documents, **typed(tables))
         x, lengths = pad(flat, filler(config))
         lengths = torch.full((len(flat),), x.shape[1]) if lengths is None else lengths
-        beside = {name: pad(table, 0)[0].view(len(rows), most, -1) for name, table in marks.items()}
+        tables = {name: pad(table, 0)[0].view(len(rows), most, -1) for name, table in marks.items()}
         x, lengths = x.view(len(rows), most, -1), lengths.view(len(rows), most)
-        return Batch(x, lengths, labels=labels, most_marked=1, **_typed(beside))
-
-    def beside(
-        self, encoded: Encoded, rows: Sequence[int], flat: Sequence[np.ndarray], most: int, config: Any
-    ) -> dict[str, list[np.ndarray]]:
-        """What an encoder wants to know of each token of these ways: which text it belongs to, and whether all see it."""
-        tables: dict[str, list[np.ndarray]] = {}
-        if getattr(config, "types", 1) > 1:
-            seconds = [np.pad(encoded.sides["second"][i], (0, most - len(encoded.sides["second"][i]))) for i in rows]
-            begins = np.concatenate(seconds)
-            tables["types"] = [
-                (np.arange(len(way)) >= (begin or len(way))).astype(np.int64)
-                for way, begin in zip(flat, begins, strict=True)
-            ]
-        if hasattr(config, "windows"):  # the first token is asked: it must see all
-            tables["marked"] = [(np.arange(len(way)) == 0).astype(np.int64) for way in flat]
-        return tables
+        return Batch(x, lengths, labels=labels, most_marked=1, **typed(tables))
 
     def judge(self, model: Asked, found: Read) -> Tensor:
         """The logits of each sample, (S, classes)."""
@@ -297,8 +282,9 @@ def fitting(text: Text) -> dict[str, int]:
     return {name: number for name, number in found.items() if number is not None}
 
 
-def _typed(tables: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {name: table.bool() if name == "marked" else table for name, table in tables.items()}
+def _filled(numbers: np.ndarray, most: int) -> list[int]:
+    """As many numbers as there are ways at most."""
+    return [*numbers.tolist(), *[0] * (most - len(numbers))]
 
 
 def most_ways(encoded: Encoded) -> int:

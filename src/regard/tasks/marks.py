@@ -6,9 +6,12 @@ Decoders read `[start] A [delimiter] B [extract]` and are asked at the last toke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
 
 from regard.inputs.frame import Frame
 from regard.inputs.text import Role, Text
@@ -105,6 +108,25 @@ def framed(text: Text, config: Any) -> Text:
         return text
     end = (config.end,)
     return text.framed(Frame((config.start,), end * between(config), end, min(config.types - 1, 1)))
+
+
+def beside(
+    rows: Sequence[np.ndarray], seconds: Sequence[int], marked: Sequence[int], config: Any
+) -> dict[str, list[np.ndarray]]:
+    """What an encoder wants to know of each token of these rows: which text it belongs to (`seconds`: where the second one
+    begins, 0 where there is one) and whether all see it (`marked`: so many at the beginning)."""
+    tables: dict[str, list[np.ndarray]] = {}
+    if getattr(config, "types", 1) > 1:
+        begins = [second or len(row) for row, second in zip(rows, seconds, strict=True)]
+        tables["types"] = [np.arange(len(row)) >= begin for row, begin in zip(rows, begins, strict=True)]
+    if hasattr(config, "windows"):
+        tables["marked"] = [np.arange(len(row)) < count for row, count in zip(rows, marked, strict=True)]
+    return tables
+
+
+def typed(tables: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The same, padded or packed, as a batch holds it."""
+    return {name: table.bool() if name == "marked" else table.long() for name, table in tables.items()}
 
 
 def filler(config: Any) -> int:

@@ -5,7 +5,7 @@ A row is one window; the windows of a sample overlap, so that every token has so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import Text
 from regard.tasks.asked import Asked
 from regard.tasks.heads import BUDGET, NO_TEXT, fitting, made_text
-from regard.tasks.marks import filler, framed
+from regard.tasks.marks import beside, filler, framed, typed
 from regard.tasks.task import Encoded, Side, Task, lengths_of
 from regard.waists import Batch
 
@@ -113,26 +113,17 @@ class Windowed(Task):
         ids = [encoded.sides["text"][i] for i in rows]
         labels = self.labels_of([encoded.sides["label"][i] for i in rows], list(map(len, ids)), shape)
         seconds = [int(encoded.sides["second"][i][0]) for i in rows]
-        beside, asks = self.beside(ids, seconds, config), any(seconds)
+        # a question sees all and is seen by all; without one, the first token
+        told, asks = beside(ids, seconds, [second or 1 for second in seconds], config), any(seconds)
         if shape is None:
             x, mask = pad(ids, filler(config))
-            tables = {name: pad(table, 0)[0] for name, table in beside.items()}
-            return Batch(x, mask, labels=labels, most_marked=max([1, *seconds]), **_typed(tables))
+            tables = {name: pad(table, 0)[0] for name, table in told.items()}
+            return Batch(x, mask, labels=labels, most_marked=max([1, *seconds]), **typed(tables))
         sizes = shape.rooms[0], shape.longest[0], shape.documents
         x, offsets = pack(ids, *sizes, filler(config))
-        tables = {name: pack(table, *sizes)[0] for name, table in beside.items()}
+        tables = {name: pack(table, *sizes)[0] for name, table in told.items()}
         most = None if asks else shape.documents  # questions are of many lengths
-        return Batch(x, labels=labels, offsets=offsets, most_marked=most, **_typed(tables))
-
-    def beside(self, ids: Sequence[np.ndarray], seconds: Sequence[int], config: Any) -> dict[str, list[np.ndarray]]:
-        """Which text each token belongs to, and whether all see it: the first text of two, or the first token of one."""
-        tables: dict[str, list[np.ndarray]] = {}
-        both = list(zip(ids, seconds, strict=True))
-        if getattr(config, "types", 1) > 1:
-            tables["types"] = [(np.arange(len(row)) >= (second or len(row))).astype(np.int64) for row, second in both]
-        if hasattr(config, "windows"):
-            tables["marked"] = [(np.arange(len(row)) < (second or 1)).astype(np.int64) for row, second in both]
-        return tables
+        return Batch(x, labels=labels, offsets=offsets, most_marked=most, **typed(tables))
 
     def judged(self, model: Asked, encoded: Encoded) -> list[np.ndarray]:
         """The logits of every token of each row, (length, outputs) in float64."""
@@ -159,10 +150,6 @@ class Windowed(Task):
                 f"--data FILE --model {model.identity.source or 'FOLDER'} --out RUN"
             )
         return model.head
-
-
-def _typed(tables: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {name: table.bool() if name == "marked" else table for name, table in tables.items()}
 
 
 def begins(encoded: Encoded, row: int) -> int:
