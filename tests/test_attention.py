@@ -185,7 +185,7 @@ ROWS: list[tuple[str, torch.dtype, int, int, int, Rule, float]] = [
     ("varlen", torch.float16, 1, 11, 11, Once(BAND), 0.0),
     ("sdpa", torch.bfloat16, 2, 4, 4, BAND, 0.0),  # the band is the row: causal without a mask
     ("sdpa", torch.bfloat16, 2, 11, 12, BAND, 0.0),
-    ("sdpa", torch.bfloat16, 2, 11, 11, BAND, 0.1),
+    ("varlen", torch.bfloat16, 2, 11, 11, BAND, 0.1),
     ("sdpa", torch.float32, 2, 11, 11, BAND, 0.0),
     ("sdpa", torch.bfloat16, 2, 11, 11, Causal() & Window(3, 0, 2), 0.0),
     ("sdpa", torch.bfloat16, 2, 11, 11, BAND & Real(LENGTHS), 0.0),
@@ -344,7 +344,7 @@ CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]]
     ("varlen", CUDA, HALF, 11, OURS & Window(2, 2), False, 0.0, False),
     ("plain", CUDA, BRAIN, 11, OURS, False, 0.0, True),
     ("sdpa", CUDA, SINGLE, 11, OURS, False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, OURS, False, 0.1, False),
+    ("varlen", CUDA, BRAIN, 11, OURS, False, 0.1, False),
     ("sdpa", CUDA, BRAIN, 11, OURS, True, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, Causal(), False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, None, False, 0.0, False),

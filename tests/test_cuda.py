@@ -115,10 +115,31 @@ def test_sdpa_equals_the_plain_rule_in_float32() -> None:
     assert torch.allclose(kernels.sdpa(q, k, v, rule, None, 0.2, 0.0), wanted, atol=2e-5)
 
 
-def test_attention_in_training_with_dropout_does_not_take_the_packed_kernel() -> None:
+def test_packed_rows_drop_their_share_of_the_weights_and_pass_on_the_gradient_of_what_was_kept() -> None:
+    """Values that are a row of the unit matrix make the weights themselves visible."""
+    own, share = on_cuda(STARTS), 0.25
+    q, k = (heads(64, seed, torch.bfloat16) for seed in (1, 2))
+    v = torch.eye(64, device="cuda", dtype=torch.bfloat16).expand(1, 4, 64, 64).contiguous().requires_grad_()
+    q, k = (torch.cat((x, x), -1).detach() for x in (q, k))
+    assert kernels.choose(q, k, Packed(own, own), None, share, False) == "varlen"
+    found = kernels.varlen(q, k, v, Packed(own, own), 0.2, share)
+    right, _ = kernels.plain(*(x.double() for x in (q, k, v)), kernels.allowed(q, k, Packed(own, own), None), 0.2)
+    kept = found[right > 0].double() / right[right > 0]
+    assert ((kept == 0) | ((kept - 1 / (1 - share)).abs() < 0.05)).all()
+    assert abs(float((kept == 0).double().mean()) - share) < 0.05 and float(found[right == 0].abs().max()) == 0
+    told = torch.randn_like(found)
+    (gradient,) = torch.autograd.grad(found, v, told)
+    wanted = found.detach().double().transpose(-2, -1) @ told.double()
+    assert torch.allclose(gradient.double(), wanted, atol=0.05)
+
+
+def test_an_attention_that_drops_takes_packed_rows_too() -> None:
     attention = Attention(32, 4, dropout=0.1).cuda().bfloat16()
     x = torch.randn(1, 64, 32, device="cuda", dtype=torch.bfloat16)
-    assert attention(x, rule=Packed(on_cuda(STARTS), on_cuda(STARTS))).shape == x.shape
+    rule = Packed(on_cuda(STARTS), on_cuda(STARTS))
+    assert attention(x, rule=rule).shape == x.shape
+    assert not torch.equal(attention(x, rule=rule), attention(x, rule=rule))
+    assert torch.equal(attention.eval()(x, rule=rule), attention(x, rule=rule))
 
 
 # -- training: recorded, compiled and plain steps learn the same; determined runs go on bit for bit

@@ -156,6 +156,7 @@ for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, si
 """
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs in test_on_a_gpu_every_way_is_the_rule")
 def test_the_kernel_beside_flash_says_what_the_plain_form_says() -> None:
     pytest.importorskip("triton")
     # in a process of its own: Triton's interpreter is chosen when it is imported

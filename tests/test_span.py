@@ -18,6 +18,7 @@ from regard.data.plan import Packs
 from regard.data.settings import Data
 from regard.data.spans import Span
 from regard.errors import RegardError
+from regard.runs.evaluating import evaluate
 from regard.tasks import TASKS
 from regard.tasks.span import SILENT, answer_tokens
 from regard.tasks.windowed import begins
@@ -183,4 +184,5 @@ def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
     assert model.answer(("who", "the cow slept in oslo .")).value == "cow"
     assert model.answer(("when", "the cow slept in oslo .")).value == ""
     facts = json.loads((tmp_path / "run" / "regard.json").read_text())
+    assert evaluate(tmp_path / "run").scores["f1"] == facts["scores"]["f1"]
     assert facts["scores"]["f1"] > 95 and "best_f1_threshold" in facts["scores"]

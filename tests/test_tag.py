@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from regard.data.plan import Packs
 from regard.data.settings import Data
 from regard.data.tagged import Tagged
 from regard.errors import DataError, RegardError
+from regard.runs.evaluating import evaluate
 from regard.tasks import TASKS
 from regard.tasks.tag import WORD
 from regard.tasks.windowed import windows
@@ -160,6 +162,10 @@ def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "tags.png").exists()
     card = (tmp_path / "run" / "README.md").read_text()
     assert "PER" in card and "LOC" in card
+    known = json.loads((tmp_path / "run" / "regard.json").read_text())["scores"]
+    assert (
+        evaluate(tmp_path / "run").scores["f1"] == evaluate(tmp_path / "run", [str(path)]).scores["f1"] == known["f1"]
+    )
     model = regard.load(tmp_path / "run")
     assert model.identity.labels == LABELS
     assert model.answer("dora sees old oslo .").value == ["B-PER", "O", "O", "B-LOC", "O"]

@@ -7,6 +7,8 @@ from typing import Literal
 
 from regard.errors import SettingError
 
+Pairing = Literal["ordered", "symmetric"]
+
 
 @dataclass(frozen=True)
 class Data:
@@ -20,7 +22,7 @@ class Data:
     longest: int = 256
     """pairs with more tokens than this on a side are counted, named and skipped; texts of classify and choose are cut in
     their middle, and that is counted"""
-    pair: Literal["ordered", "symmetric"] = "ordered"
+    pair: Pairing = "ordered"
     """how classify reads two texts: one after the other (entailment), or in both orders, whose states are added
     (similarity)"""
     scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "plain"] = "auto"

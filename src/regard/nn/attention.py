@@ -94,7 +94,7 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         kernel = kernels.choose(q, k, rule, at, dropout, seen is not None)
         if kernel in ("varlen", "short"):
-            return kernels.varlen(q, k, v, rule, scale, few=kernel == "short")
+            return kernels.varlen(q, k, v, rule, scale, dropout, few=kernel == "short")
         if kernel in ("sdpa", "widened"):
             fused = kernels.sdpa if kernel == "sdpa" else kernels.widened
             return fused(q, k, v, rule, at, scale, dropout)

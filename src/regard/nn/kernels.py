@@ -63,9 +63,9 @@ def choose(
         return "plain"
     if _few(q, rule):
         return "stepped"
-    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and at is None and not biased:
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and at is None and not biased:
         form = packed_form(rule) if q.shape[0] == 1 else None
-        if form is not None and _is_short(q, *form):
+        if form is not None and dropout == 0.0 and _is_short(q, *form):
             return "short"
         if (form is not None or row_form(q, k, rule)) and flashes(q):
             return "varlen"
@@ -274,31 +274,47 @@ def widened(
     return sdpa(q.float(), k.float(), v.float(), rule, at, scale, dropout).to(v.dtype)
 
 
-def varlen(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float, few: bool = False) -> Tensor:
+def varlen(
+    q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float, dropout: float = 0.0, few: bool = False
+) -> Tensor:
     """Documents packed into one row, each attended on its own: padding is not computed. q, k, v: (1, H, T, d).
 
     `few`: by the kernel for documents of few tokens. Rows (B, H, L, d) under a band are B documents."""
     form = packed_form(rule)
     if form is None and (band := row_form(q, k, rule)):
-        return _banded(q, k, v, band, scale)
+        return _banded(q, k, v, band, scale, dropout)
     if form is None:
         raise ValueError("varlen needs a rule of packed documents, or a band")
     packed, window = form
-    rows = [x[0].transpose(0, 1) for x in (q, k, v)]
+    rows = tuple(x[0].transpose(0, 1) for x in (q, k, v))
     starts = packed.queries.starts.int(), packed.keys.starts.int()
     longest = packed.queries.longest, packed.keys.longest
-    out: Any
     if few:
         out = short.short_attention(rows[0], rows[1], rows[2], starts, longest, window[1] == 0, scale)
     else:
-        out = varlen_attn(rows[0], rows[1], rows[2], *starts, *longest, window_size=window, scale=scale)
-    assert isinstance(out, Tensor)
+        out = _flash(rows, starts, longest, window, scale, dropout)
     return out.transpose(0, 1)[None]
 
 
-def _banded(q: Tensor, k: Tensor, v: Tensor, band: int, scale: float) -> Tensor:
-    (B, _, L, _), rows = q.shape, [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+def _banded(q: Tensor, k: Tensor, v: Tensor, band: int, scale: float, dropout: float) -> Tensor:
+    (B, _, L, _), rows = q.shape, tuple(x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
     starts = torch.arange(0, (B + 1) * L, L, dtype=torch.int32, device=q.device)
-    out: Any = varlen_attn(rows[0], rows[1], rows[2], starts, starts, L, L, window_size=(band - 1, 0), scale=scale)
-    assert isinstance(out, Tensor)
+    out = _flash(rows, (starts, starts), (L, L), (band - 1, 0), scale, dropout)
     return out.view(B, L, *out.shape[1:]).transpose(1, 2)
+
+
+def _flash(
+    rows: tuple[Tensor, ...], starts: tuple[Tensor, Tensor], longest: tuple[int, int], window: tuple[int, int],
+    scale: float, dropout: float,
+) -> Tensor:  # fmt: skip
+    """q, k, v (T, H, d) of documents one after another. The operator under `varlen_attn` knows dropout, which that does not."""
+    out: Any
+    if dropout == 0.0:
+        out = varlen_attn(rows[0], rows[1], rows[2], *starts, *longest, window_size=window, scale=scale)
+    else:
+        out = torch.ops.aten._flash_attention_forward(
+            *rows, *starts, *longest, dropout, False, False, scale=scale, window_size_left=window[0],
+            window_size_right=window[1],
+        )[0]  # fmt: skip
+    assert isinstance(out, Tensor)
+    return out

@@ -56,7 +56,7 @@ def _data(facts: dict[str, Any], unit: str) -> str:
     return (
         f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} {unit} "
         f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} {unit}\n- batches: "
-        + ("packed rows, without attention dropout" if facts.get("packed") else "rows of similar length, padded")
+        + ("packed rows" if facts.get("packed") else "rows of similar length, padded")
     )
 
 

@@ -7,9 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from regard.config import override
+from regard.data.settings import Pairing
 from regard.data.split import fingerprint
 from regard.decode.settings import told
 from regard.errors import RunError, SettingError
@@ -72,7 +73,8 @@ def evaluate(
 def _as_trained(settings: Settings, model: Model) -> Settings:
     """A head reads pairs in the way that it has learnt."""
     pair = model.identity.pair
-    return replace(settings, data=override(settings.data, {"pair": pair}, "data.")) if pair else settings
+    known = pair in get_args(Pairing)  # a tagger's says how entities are spelt
+    return replace(settings, data=override(settings.data, {"pair": pair}, "data.")) if known else settings
 
 
 def write_answers(result: Evaluation, path: str | os.PathLike[str]) -> None:

@@ -60,9 +60,6 @@ def train(
         prepared = prepare(order, lambda line: tell(console, line))
         begun = folder.facts().get("packed") if going_on or not first else None
         packed = _packs(order, prepared, where, console, begun)
-        if packed and _drops(prepared.config):
-            tell(console, "  packed rows have no attention dropout: model.attention_dropout is 0 in this run")
-            prepared = replace(prepared, config=replace(prepared.config, attention_dropout=0.0))
         torch.manual_seed(order.settings.train.seed)
         identity = replace(order.identity, config=prepared.config, labels=prepared.labels, pair=prepared.pair)
         fresh = assemble(identity, prepared.text)
@@ -112,7 +109,7 @@ def _packs(order: Order, prepared: Prepared, where: torch.device, console: Conso
     A run that goes on does as it has `begun`, wherever: a grain means the same samples to its end."""
     settings: Train = order.settings.train
     able = where.type == "cuda" and autocasts(where, settings) and packed_kernel() and packs(prepared.config)
-    packed = settings.packed == "on" or (settings.packed == "auto" and able and not _drops(prepared.config))
+    packed = settings.packed == "on" or (settings.packed == "auto" and able)
     packed = packed if begun is None else begun
     if packed:  # full windows of long texts need no packing
         task = order.identity.task
@@ -120,11 +117,6 @@ def _packs(order: Order, prepared: Prepared, where: torch.device, console: Conso
     if packed and not able:
         tell(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
     return packed
-
-
-def _drops(config: Any) -> bool:
-    """Whether attention weights are dropped, which kernels for packed rows cannot do."""
-    return bool(getattr(config, "attention_dropout", 0.0))
 
 
 def pick_device(name: str) -> torch.device:
