@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import by_length
 import torch
 
+from regard.draw.colour import ACCENT, INK, QUIET, WARM
 from regard.nn.attention import Attention, Recorder
 from regard.nn.rules import Causal, Packed, Window
 from regard.waists import Offsets, Seen
@@ -79,32 +81,10 @@ def measure_all(path: Path) -> None:
 
 
 def draw(source: Path, target: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    from regard.draw.colour import ACCENT, INK, LINE, QUIET, WARM
-
     found = json.loads(source.read_text())
     colours = {"plain": WARM, "fused": ACCENT, "packed": INK, "window": QUIET}
-    shown = {key: title for key, title in (("MiB", "memory, MiB"), ("ms", "time, ms")) if key in found["rows"][0]}
-    figure, axes = plt.subplots(1, len(shown), figsize=(5.5 * len(shown), 4.2), constrained_layout=True, squeeze=False)
-    panels = axes[0]
-    for panel, (key, title) in zip(panels, shown.items(), strict=True):
-        for name in dict.fromkeys(row["way"] for row in found["rows"]):
-            points = [(row["length"], row[key]) for row in found["rows"] if row["way"] == name]
-            dashed = "--" if name == "window" else "-"  # it lies on top of another line
-            panel.plot(*zip(*points, strict=True), dashed, marker="o", ms=4, color=colours[name], label=name)
-        lengths = sorted({row["length"] for row in found["rows"]})
-        panel.set(xscale="log", yscale="log", title=title, xlabel="tokens in the row")
-        panel.set_xticks(lengths, [str(n) if n < 1024 else f"{n // 1024}k" for n in lengths], minor=False)
-        panel.minorticks_off()
-        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-        panel.grid(color=LINE, lw=0.5)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False)
-    figure.suptitle(
-        f"one causal self-attention, forward and backward: {found['device']}", x=0.01, ha="left", weight="bold"
-    )
-    figure.savefig(target, dpi=130)
+    title = f"one causal self-attention, forward and backward: {found['device']}"
+    by_length.draw(found["rows"], {"MiB": "memory, MiB", "ms": "time, ms"}, title, target, colours)
 
 
 if __name__ == "__main__":

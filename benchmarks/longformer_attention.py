@@ -1,6 +1,6 @@
 """Longformer's attention by each way there is, and the one of `transformers`: time and memory against length.
 
-    python benchmarks/longformer_attention.py [blocked flash flex transformers] [--lengths 4096 16384 65536] [--dtype bfloat16]
+    python benchmarks/longformer_attention.py [blocked flash transformers] [--lengths 4096 16384 65536] [--dtype bfloat16]
 
 One row, 12 heads x 64, a window of 512, the first token marked, no dropout; projections included, forward and backward.
 A line of JSON for each: ms (the median), tokens a second, GiB at most beyond the weights and the input. Each is measured in a
@@ -30,7 +30,7 @@ from regard.nn.rules import Global, Window
 
 CUDA = torch.cuda.is_available()
 WIDTH, HEADS, WINDOW = 768, 12, 512
-WAYS = ("blocked", "flash", "flex", "transformers") if CUDA else ("blocked", "transformers")
+WAYS = ("blocked", "flash", "transformers") if CUDA else ("blocked", "transformers")
 
 
 class Asked(Reaching):

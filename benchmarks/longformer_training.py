@@ -6,7 +6,8 @@ The first token is global on both sides, dropout 0, random weights, bfloat16 aut
 elsewhere); the loss is the mean square of the states. `graph` and `compiled` are recorded as a CUDA graph, as `regard train`
 does it where rows have one length; theirs asks the device how many tokens are global, which cannot be recorded. Each case is
 measured in a process of its own, so that its memory is its own. On the CPU `--model longformer-mini` and lengths up to 65,536
-show whether the cost is linear.
+show whether the cost is linear (freed memory is kept there for the next step, as `regard train` does). `--draw FILE` draws
+time and memory against length.
 """
 
 from __future__ import annotations
@@ -17,19 +18,25 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import by_length
 import torch
 from clock import Clock
 from torch import Tensor
 
 from regard import build
+from regard.learn.compute import keep_freed_memory
 from regard.nn.graphs import record
 from regard.waists import Batch
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 WAYS = ("plain", "graph", "compiled", "transformers") if CUDA else ("plain", "transformers")
+
+NAMES = {"plain": "regard", "graph": "regard", "compiled": "regard, compiled"}
+"""In a figure."""
 
 
 def ours(name: str, length: int, compiled: bool) -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:
@@ -62,6 +69,8 @@ def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], 
 def measure(way: str, name: str, length: int, steps: int) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
+    if way != "transformers" and not CUDA:
+        keep_freed_memory()
     model, read = theirs(name, length) if way == "transformers" else ours(name, length, way == "compiled")
     vocabulary = build(name, device="meta").config.vocabulary
     x = torch.randint(5, vocabulary, (1, length), device=DEVICE)
@@ -93,20 +102,27 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 65_536])
     parser.add_argument("--model", default="longformer-base")
     parser.add_argument("--steps", type=int, default=5 if CUDA else 2)
+    parser.add_argument("--draw", type=Path)
     parser.add_argument("--alone", action="store_true", help="in this process")
     given = parser.parse_args()
     if given.alone:
         print(json.dumps(measure(given.ways[0], given.model, given.lengths[0], given.steps)))
         return
     print(torch.__version__, torch.cuda.get_device_name() if CUDA else "CPU", flush=True)
+    rows: list[dict[str, Any]] = []
     for length in given.lengths:
         found = {way: apart(way, given, length) for way in given.ways}
+        rows += [{**row, "way": NAMES.get(row["way"], row["way"])} for row in found.values() if "ms" in row]
         for way, row in found.items():
             print(json.dumps(row), flush=True)
             right = found.get("transformers", {})
             if way != "transformers" and "GiB" in row and "GiB" in right:
                 pace, memory = row["tokens_per_s"] / right["tokens_per_s"], row["GiB"] / right["GiB"]
                 print(f"{way} at {length:,}: {pace:.2f} x the tokens a second, {memory:.2f} x the memory", flush=True)
+    if given.draw:
+        where = torch.cuda.get_device_name() if CUDA else "two CPU cores"
+        title = f"{given.model}, forward and backward: {where}"
+        by_length.draw(rows, {"ms": "time, ms", "GiB": "memory at most, GiB"}, title, given.draw)
 
 
 if __name__ == "__main__":

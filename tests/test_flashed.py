@@ -1,5 +1,4 @@
-"""The ways of windows on GPUs: a flash kernel with the marked tokens beside it, and FlexAttention. What only a GPU can run is
-stood in for by its formula."""
+"""Windows on GPUs: a flash kernel with the marked tokens beside it. What only a GPU can run is stood in for by its formula."""
 
 from __future__ import annotations
 
@@ -13,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask
 
 from oracle import near, noise
-from regard.nn import banded, flashed, flexed
+from regard.nn import banded, flashed
 from regard.nn.bands import Band
 from regard.nn.rules import Global, Real, Rule, Window
 from regard.waists import Offsets
@@ -166,37 +164,6 @@ def test_the_kernel_beside_flash_says_what_the_plain_form_says() -> None:
     assert done.returncode == 0, done.stderr
 
 
-# -- FlexAttention
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("name", CASES)
-def test_flex_attention_is_told_the_same_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flexed, "TILE", 8)
-    rows, rule = CASES[name]
-    band, (q, k, v) = band_of(rule), [x.detach().float() for x in leaves(rows, 16)]
-    near(banded.near(q, k, v, band, 0.7, way="flex"), written_out(q, k, v, Columns(band))[0], 1e-5)
-    tiles = flexed.tiles(band, rows, L, q.device)
-    may = flexed.may_look(band, L, q.device)
-    asked = create_block_mask(lambda b, h, q, k: may(b, h, q, k), rows, H, L, L, "cpu", 8).to_dense().any(1, True)
-    given = tiles.to_dense().bool()
-    assert not (asked & ~given).any(), "tiles are missing"
-    assert "packed" in name or "numbered" in name or "dilated" in name or (given & ~asked).sum() <= 8, (
-        "tiles for nothing"
-    )
-
-
-def test_tiles_within_a_window_are_not_asked_key_by_key() -> None:
-    tiles = flexed.tiles(Band(Window(256, 256)), 1, 2048, torch.device("cpu"))
-    assert tiles.full_kv_num_blocks is not None
-    assert int(tiles.full_kv_num_blocks.sum()) == 16 + 2 * 15 and int(tiles.kv_num_blocks.sum()) == 2 * 14
-
-
-def test_flex_attention_knows_no_dropout() -> None:
-    with pytest.raises(ValueError, match="no dropout"):
-        banded.near(*leaves(1), Band(Window(1, 1)), 1.0, 0.1, way="flex")
-
-
 # -- compiled, and on a GPU
 
 TRACED = """
@@ -237,7 +204,7 @@ def test_attention_with_marks_that_were_counted_before_is_traced_as_one_graph() 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("way", ["flash", "flex", "blocked"])
+@pytest.mark.parametrize("way", ["flash", "blocked"])
 @pytest.mark.parametrize("name", ["window", "back only", "lengths", "marked", "marked, lengths", "marked, packed"])
 def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
     rows, rule = CASES[name]

@@ -377,9 +377,11 @@ def test_sixteen_bits_on_a_device_learn_about_the_same(case: str, packed: bool) 
     with torch.autocast("cuda", torch.bfloat16):
         ours = model.task.loss(model, batch.to("cuda"), Terms())[0]
     assert float(ours.detach()) == pytest.approx(float(right.detach()), rel=1e-2)
-    for name, gradient in gradients(model.body, ours).items():
-        gap = gradient.double().cpu() - theirs[name]
-        assert bool(gradient.isfinite().all()) and float(gap.norm()) < 0.1 * float(theirs[name].norm()) + 1e-3, name
+    gaps = {name: gradient.double().cpu() - theirs[name] for name, gradient in gradients(model.body, ours).items()}
+    for name, gap in gaps.items():  # in sixteen bits one ReLU of a handful of tokens may open that was shut
+        assert float(gap.norm()) < 0.2 * float(theirs[name].norm()) + 1e-3, name
+    total = float(sum(gap.square().sum() for gap in gaps.values())) ** 0.5
+    assert total < 0.02 * float(sum(right.square().sum() for right in theirs.values())) ** 0.5
 
 
 @on_cuda

@@ -4,7 +4,6 @@
 |---|---|---|---|---|---|
 | blocked | any device, any dtype | yes | lengths or marks | yes | yes |
 | flash | CUDA, 16 bits | yes | lengths | packed | no |
-| flex | CUDA, compiled; asked for only | no | lengths or marks | yes | yes |
 
 All are held equal to the rule by tests. A row costs time and memory that are linear in its length.
 """
@@ -20,9 +19,8 @@ from regard.nn import kernels
 from regard.nn.bands import Band
 from regard.nn.blocked import blocked
 from regard.nn.flashed import flashed, lies
-from regard.nn.flexed import flexed
 
-Way = Literal["blocked", "flash", "flex"]
+Way = Literal["blocked", "flash"]
 
 
 def way_for(q: Tensor, band: Band) -> Way:
@@ -38,10 +36,6 @@ def near(
     way = way or way_for(q, band)
     if way == "flash":
         return flashed(q, k, v, band, scale, dropout)
-    if way == "flex":
-        if dropout:
-            raise ValueError("FlexAttention knows no dropout of weights")
-        return flexed(q, k, v, band, scale)
     return blocked(q, k, v, band, scale, dropout)
 
 

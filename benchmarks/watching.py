@@ -1,0 +1,66 @@
+"""What watching costs those who do not watch: a forward pass of BERT-mini, in turns, each time the median of many.
+
+    python benchmarks/watching.py [--device cuda] [--rounds 15]
+
+never     a model that nobody ever watched
+before    one that was watched, and is not any more
+without   one whose attentions have no argument for a watcher at all
+watched   while somebody looks at every layer
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import types
+from typing import Any
+
+import torch
+from clock import Clock
+from torch import Tensor
+
+from regard import build
+from regard.nn.attention import Attention
+from regard.nn.watch import watch
+from regard.waists import Batch
+
+
+def bare(attention: Attention, x: Tensor, context: None = None, *, rule: Any = None, **_: Any) -> Tensor:
+    """Self-attention as it would be written without a thought of watchers."""
+    q, k, v = attention.project(x)
+    return attention.out(attention.attend(q, k, v, rule).transpose(1, 2).flatten(2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    never = build("bert-mini", task="embed").to(asked.device).eval()
+    before, without = copy.deepcopy(never), copy.deepcopy(never)
+    for module in without.modules():
+        if isinstance(module, Attention):
+            module.forward = types.MethodType(bare, module)  # type: ignore[method-assign]
+    batch = Batch(torch.randint(5, 100, (8, 128), device=asked.device))
+    clock = Clock(asked.device, 9)
+    found: dict[str, list[float]] = {"never": [], "before": [], "without": [], "watched": []}
+    models = {"never": never, "before": before, "without": without}
+    with torch.inference_mode():
+        with watch(before):
+            before.body(batch)
+        for _ in range(asked.rounds):
+            for name, model in models.items():
+                found[name].append(clock.median(lambda model=model: model.body(batch), warm=2))
+            with watch(never):
+                found["watched"].append(clock.median(lambda: never.body(batch), warm=2))
+    right = statistics.median(found["without"])
+    print(torch.__version__, asked.device)
+    for name, times in found.items():
+        ms = statistics.median(times)
+        print(f"{name:8} {1000 * ms:.2f} ms, {ms / right:.3f} x the one without (of {asked.rounds} rounds)")
+
+
+if __name__ == "__main__":
+    main()
