@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import as_dict, from_dict, override
+from regard.data.settings import Data
 from regard.decode.settings import Decode, told
-from regard.disk import write_text
+from regard.disk import write_json
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
 from regard.explain.explanation import Explanation
+from regard.inputs.pixels import Pixels
 from regard.inputs.text import Text
 from regard.loading import OWN_FILE, fill, named_labels, read_identity, read_tensors
 from regard.nn.linear import recheck
@@ -49,10 +50,11 @@ class Identity:
 
 
 class Model(nn.Module):
-    def __init__(self, body: nn.Module, identity: Identity, text: Text | None = None) -> None:
+    def __init__(self, body: nn.Module, identity: Identity, reader: Any = None) -> None:
+        """`reader`: what turns samples into tensors, a tokenizer or what is to be done with pixels."""
         super().__init__()
         self.body: Any = body
-        self.identity, self.text = identity, text
+        self.identity, self.reader = identity, reader
         self.head: Any = identity.task.head(identity.config, identity.labels)
         self.notes: list[str] = []
         """what was left out or newly made when it was loaded"""
@@ -66,6 +68,11 @@ class Model(nn.Module):
     @property
     def task(self) -> Task:
         return self.identity.task
+
+    @property
+    def text(self) -> Text | None:
+        """The tokenizer, where there is one."""
+        return self.reader if isinstance(self.reader, Text) else None
 
     @property
     def device(self) -> torch.device:
@@ -159,6 +166,17 @@ class Model(nn.Module):
         """The repeated units, for checkpointing, sharding and regional compilation."""
         return [block for stack in self.body.children() for block in getattr(stack, "blocks", [])]
 
+    def pixels_or_refuse(self) -> Pixels:
+        if not isinstance(self.reader, Pixels):
+            raise RegardError(
+                f"{self.identity.source or 'this model'} has no preprocessor_config.json, so it is not known how pictures are "
+                "made ready for it; logits(pixels) and states(pixels) work without one."
+            )
+        return self.reader
+
+    def reader_or_refuse(self) -> Any:
+        return self.text_or_refuse() if self.task.reads == "text" else self.pixels_or_refuse()
+
     def text_or_refuse(self) -> Text:
         if self.text is None:
             raise RegardError(
@@ -189,17 +207,17 @@ def is_folder(name: str) -> bool:
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **changes: Any) -> Model:
     """A fresh model by preset; `changes` are fields of its config: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
-    chosen = find_task(task or system.tasks[0])
+    chosen = find_task(task or system.tasks[0], system.reads)
     config = chosen.bodied(override(preset.config, changes, "model."))
     decode = from_dict(Decode, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
-    return assemble(Identity(system, config, chosen, decode, name), device=device)
+    return assemble(Identity(system, config, chosen, decode, name), chosen.ready(config, Data()), device=device)
 
 
-def assemble(identity: Identity, text: Text | None = None, device: str | torch.device = "cpu") -> Model:
+def assemble(identity: Identity, reader: Any = None, device: str | torch.device = "cpu") -> Model:
     if identity.task.name not in identity.system.tasks:
         raise UnknownName(f"task for {identity.system.name}", identity.task.name, identity.system.tasks)
     with torch.device(device):
-        return Model(identity.system.build(identity.config), identity, text)
+        return Model(identity.system.build(identity.config), identity, reader)
 
 
 def load(
@@ -222,8 +240,9 @@ def load(
     if not ours:
         config, tensors = system.adapt(config, tensors)
     made_for = own.get("task") or system.published.task(published, system.tasks[0])
-    chosen = find_task(task or made_for).of(folder)
-    text = Text.load(folder) if Text.exists(folder) else None
+    chosen = find_task(task or made_for, system.reads).of(folder)
+    reader = chosen.reader(folder)
+    text = reader if isinstance(reader, Text) else None
     config = chosen.bodied(config if text is None or own else placed(config, text))
     usual = system.further.get(chosen.name, {}).get("decode", {})
     decode = from_dict(Decode, own.get("decode", usual), "decode.")
@@ -236,7 +255,7 @@ def load(
         identity = replace(
             identity, labels=labels, pair=str(own.get("pair", "")), padding=published.get("pad_token_id")
         )
-    model = assemble(identity, text, device="meta")
+    model = assemble(identity, reader, device="meta")
     model.notes += () if text is None else text.notes
     tensors = read_tensors(model, tensors, ours, same)
     fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
@@ -255,9 +274,11 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
         raise WeightsError(reason)
     tensors = system.dress(config, system.names.write(model.weights()))
     written = system.published.write(as_dict(config), model.task.name)
-    if labels and model.head is not None:  # there, the last token that is no padding is the one that is read
+    if labels and model.head is not None:
         named = {str(number): label for number, label in enumerate(labels)}
         written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
+    if labels and model.head is not None and model.task.reads == "text":
+        # there, the last token that is no padding is the one that is read
         padding = filler(config) if model.identity.padding is None else model.identity.padding
         written |= {"pad_token_id": padding}
     _write(model, Path(folder), written, tensors)
@@ -286,20 +307,5 @@ def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str
     for name, value in model.task.files(model.config).items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_json(folder / name, value)
-    if model.text is not None:
-        text = model.task.dressed(model.text, model.config)
-        text.save(folder / "tokenizer.json")
-        write_json(folder / "tokenizer_config.json", names_of(text, model.config))
-
-
-def names_of(text: Text, config: Any) -> dict[str, Any]:
-    """Its special tokens by their roles. Without the class the model's type would decide for others how its text is read, and
-    not every tokenizer of a GPT-2 is GPT-2's."""
-    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()}
-    if getattr(config, "types", 1) > 1:  # else others would read two texts as one
-        found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    return found
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    if model.reader is not None:
+        model.task.keep(model.task.dressed(model.reader, model.config), model.config, folder)

@@ -38,7 +38,7 @@ class Batch:
     """What a body is given. B rows, L positions; a packed batch has one row of many documents and `offsets`."""
 
     x: Tensor
-    """ids (B, L), pixels (B, 3, H, W) or points"""
+    """ids (B, L), pixels (B, 3, H, W) or points; pixels as bytes are not yet what a body reads"""
     mask: Tensor | None = None
     """which positions of x are real: lengths (B,) or True marks (B, L); None: all"""
     target: Tensor | None = None
@@ -58,6 +58,8 @@ class Batch:
     """a number that no row has more of them than; None: it is counted, for which a GPU is waited for"""
     where: Tensor | None = None
     """positions of x when they are not 0, 1, 2, …"""
+    changes: Tensor | None = None
+    """(B, n) how each picture is cut out, mirrored and coloured before it is looked at; None: not at all"""
     documents: Tensor | None = None
     """(B, L) the number of the document that each position of x belongs to, where a row holds several"""
     offsets: Offsets | None = None

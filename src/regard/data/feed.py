@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,27 @@ def feed(grain: Grain, numbers: Iterable[int], workers: int = 0, pin: bool = Fal
     finally:
         # Now, and not when the last traceback that knows of them goes.
         getattr(source, "_shutdown_workers", bool)()
+
+
+class Clocked:
+    """Grains as they come, and how long they were waited for."""
+
+    def __init__(self, grains: Iterator[Batch]) -> None:
+        self.grains, self.seconds = grains, 0.0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        begun = time.perf_counter()
+        try:
+            return next(self.grains)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+    def close(self) -> None:
+        if isinstance(self.grains, Generator):
+            self.grains.close()
 
 
 def _lost(error: Exception) -> bool:

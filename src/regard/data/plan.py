@@ -199,6 +199,36 @@ class Packs(Epochs):
         return sum(self.shape.rooms)
 
 
+class Even(Epochs):
+    """As many samples in every grain, each beside a number of chance that is its own in this epoch: (rows, 2).
+
+    What is left over at the end of an epoch is filled up with samples of the same epoch, so that all grains have one shape."""
+
+    steady = True
+
+    def __init__(self, count: int, rows: int, seed: int) -> None:
+        super().__init__(np.ones(count, dtype=np.int64), rows, seed)
+        self.rows = min(rows, count)
+
+    def epoch(self, number: int) -> list[Indices]:
+        random = self._random(number)
+        order = _order(random.random(len(self.total)))
+        short = -len(order) % self.rows
+        order = np.concatenate([order, order[:short]])
+        chance = random.integers(0, 2**62, len(order))
+        return np.split(np.stack([order, chance], axis=1), len(order) // self.rows)
+
+    def size(self, grain: Indices) -> int:
+        return len(grain)
+
+    def tokens(self, number: int) -> int:
+        return self.rows
+
+    def sequential(self) -> list[Indices]:
+        """Every sample once, in order and without chance, for evaluation."""
+        return np.split(np.arange(len(self.total)), range(self.budget, len(self.total), self.budget))
+
+
 def _order(keys: npt.NDArray[np.float64]) -> Indices:
     # Stable, because the default sort breaks ties differently on different processors.
     return np.argsort(keys, kind="stable")

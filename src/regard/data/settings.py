@@ -28,6 +28,14 @@ class Data:
     scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "plain"] = "auto"
     """how tag learns and spells entities, whatever scheme the files are in: auto is IOB2; plain: no entities, each word has a
     class of its own"""
+    crop: float = 1.0
+    """pictures to learn from are cut out at random: the least share of a picture that is taken; 1: pictures are left whole"""
+    flip: bool = False
+    """every second one is mirrored"""
+    colour: float = 0.0
+    """its brightness, contrast and saturation are changed by up to this share"""
+    mixup: float = 0.0
+    """two pictures are mixed, and their classes: the parameter of the Beta distribution of the shares; 0: they are not"""
     hidden: float = 0.15
     """share of the tokens that mask hides and asks for"""
     whole_words: bool = False

@@ -16,6 +16,8 @@ class Train:
     """passes over the data, instead of train.steps; 0: as many steps as train.steps says"""
     tokens: int = 8192
     """padded tokens of a grain (micro-batch), all sides together"""
+    images: int = 128
+    """pictures of a grain, where pictures are learnt from"""
     accumulate: int = 1
     """grains in a step: their gradients are added before the weights change"""
     rate: float = 1e-3
@@ -72,6 +74,7 @@ class Train:
 
     def __post_init__(self) -> None:
         positive = {"steps": self.steps, "tokens": self.tokens, "accumulate": self.accumulate, "every": self.every}
+        positive |= {"images": self.images}
         positive |= {"log": self.log, "keep": self.keep}
         for name, value in positive.items():
             if value < 1:

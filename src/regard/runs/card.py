@@ -11,6 +11,7 @@ from regard.disk import write_text
 from regard.draw.table import table
 from regard.explain import EXPLAINERS
 from regard.runs.folder import RunFolder
+from regard.systems import find_system
 from regard.tasks import Task, find_task
 from regard.waists import Answer
 
@@ -19,7 +20,7 @@ def write_card(
     folder: RunFolder, samples: Sequence[Any], answers: Sequence[Answer], pictures: Sequence[str] = ()
 ) -> None:
     facts = folder.facts()
-    task = find_task(facts["task"])
+    task = find_task(facts["task"], find_system(facts["system"]).reads)
     parts = [
         f"# {folder.path.name}\n\nA `{facts['preset']}` trained by `regard` {facts['regard']} for the task `{facts['task']}`.",
         "## Scores on the validation data\n\n" + _scores(facts),

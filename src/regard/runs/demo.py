@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from regard.data.grammar import Pair, corpus
-from regard.model import Model, load, write_json
+from regard.disk import write_json
+from regard.model import Model, load
 from regard.runs.evaluating import evaluate
 from regard.runs.folder import RunFolder
 from regard.runs.progress import Screen, clock, own_command, tell

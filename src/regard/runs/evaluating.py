@@ -58,10 +58,10 @@ def evaluate(
         raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
     for note in model.notes:
         say(f"  {note}")
-    task, text = model.task, model.text_or_refuse()
+    task, reader = model.task, model.reader_or_refuse()
     say(f"  {len(samples):,} {task.unit}")
     made = _as_trained(made, model)
-    encoded = task.encode(samples, text, model.config, 10**9, made.data, model.identity.labels)
+    encoded = task.encode(samples, reader, model.config, 10**9, made.data, model.identity.labels)
     if encoded.too_long:
         say(f"  {len(encoded.too_long):,} {task.unit} are longer than {model.config.length:,} tokens: cut {task.cut}")
     sums = validation_sums(model, encoded, made)

@@ -27,10 +27,10 @@ from regard.runs.events import Events
 
 LOCK = ".lock"
 
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+READER = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
 """The text, and how its special tokens are called."""
 
-BEGINNING = {LOCK, f".{OWN_FILE}.writing", *TOKENIZER, *(f".{name}.writing" for name in TOKENIZER)}
+BEGINNING = {LOCK, f".{OWN_FILE}.writing", *READER, *(f".{name}.writing" for name in READER)}
 """What a run leaves that was killed before it had begun; its lock says that these are ours."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)

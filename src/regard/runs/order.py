@@ -14,7 +14,6 @@ from regard.config import as_dict, from_dict, override
 from regard.data.entries import absolute
 from regard.decode.settings import Decode
 from regard.errors import RunError, SettingError
-from regard.inputs.text import Text
 from regard.model import Identity, Model, is_folder, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, differences, resolve
@@ -55,7 +54,8 @@ class Order:
     """What follows from it."""
 
     identity: Identity
-    text: Text | None
+    reader: Any
+    """what turns samples into tensors, where a folder brings it; None: it is made"""
     settings: Settings
     sources: Sources
     preset: str
@@ -75,11 +75,13 @@ def new_order(asked: Asked) -> Order:
                 raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
         recipe = loaded.identity.system.further.get(asked.task.name, {})
         settings = resolve({**recipe, "decode": as_dict(loaded.identity.decode)}, asked.said)
-        text, config = loaded.text_or_refuse(), loaded.config
-        if loaded.fresh:  # a head that was published without our special tokens has learnt to do without
-            text = asked.task.grow(text, config)
-            config = replace(config, vocabulary=max(config.vocabulary, text.size))
-        return _order(replace(loaded.identity, config=config), text, settings, asked.sources, name, Path(name))
+        reader, config = loaded.reader_or_refuse(), loaded.config
+        if (
+            loaded.fresh and loaded.text is not None
+        ):  # a head that was published without our special tokens has learnt to do without
+            reader = asked.task.grow(reader, config)
+            config = replace(config, vocabulary=max(config.vocabulary, reader.size))
+        return _order(replace(loaded.identity, config=config), reader, settings, asked.sources, name, Path(name))
     system, preset = find_preset(name)
     if asked.task.name not in system.tasks:
         able = [key for key, other in SYSTEMS.items() if asked.task.name in other.tasks]
@@ -93,12 +95,12 @@ def new_order(asked: Asked) -> Order:
 
 
 def _order(
-    identity: Identity, text: Text | None, settings: Settings, sources: Sources, name: str, start: Path | None
+    identity: Identity, reader: Any, settings: Settings, sources: Sources, name: str, start: Path | None
 ) -> Order:
     config = identity.task.bodied(override(identity.config, settings.model, "model."))
     # as the config reads them: "32" on a command line and 32 in a file are the same
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
-    return Order(replace(identity, config=config, decode=settings.decode), text, settings, sources, name, start)
+    return Order(replace(identity, config=config, decode=settings.decode), reader, settings, sources, name, start)
 
 
 def old_order(asked: Asked, folder: RunFolder) -> Order:
@@ -131,7 +133,7 @@ def old_order(asked: Asked, folder: RunFolder) -> Order:
     start = Path(old["preset"]) if is_folder(old["preset"]) else None
     task = asked.task.of(start if start is not None and start.is_dir() else folder.path)
     identity = Identity(system, config, task, decode, str(old["preset"]))
-    return Order(identity, Text.load(folder.path), settings, kept, str(old["preset"]), start)
+    return Order(identity, task.reader(folder.path), settings, kept, str(old["preset"]), start)
 
 
 def _words(values: Sequence[Any]) -> str:
@@ -145,7 +147,7 @@ def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> list[s
     loaded = load(folder, task=fresh.task.name)
     ours, spare = fresh.body.state_dict(), fresh.identity.system.names.optional
     theirs = {name: part for name, part in loaded.body.state_dict().items() if name in ours or not matches(spare, name)}
-    before, now = loaded.config.vocabulary, fresh.config.vocabulary
+    before, now = (getattr(model.config, "vocabulary", 0) for model in (loaded, fresh))
     for name in ours:
         old, new = theirs.get(name), ours[name]
         if (

@@ -36,7 +36,8 @@ class Prepared:
     train: Encoded
     """tokens in mapped files, without the texts"""
     valid: Encoded
-    text: Text
+    reader: Any
+    """what turns samples into tensors"""
     config: Any
     """the system's, with the tokenizer's vocabulary"""
     facts: dict[str, Any]
@@ -73,19 +74,21 @@ def _held_out(task: Task, found: Reading, say: Say) -> list[Any]:
 
 def prepare(order: Order, say: Say) -> Prepared:
     task, settings, sources = order.identity.task, order.settings, order.sources
-    task.check(order.identity.config, settings.train.tokens, settings.data)
+    task.check(order.identity.config, task.budget(settings.train), settings.data)
     own = validation_samples(task, sources, settings, say) if sources.valid else []
     files = Files(task, sources, settings.data.share, say, own)
     found = files.read()
     found = replace(found, labels=task.head_labels(found.labels, settings.data))
     valid = own or _held_out(task, found, say)
-    text, config = order.text, order.identity.config  # a folder's tokenizer and config belong together already
-    if text is None:
-        text = task.grow(_make_text(files, found, settings, say, valid), config)
-        config = task.fit(config, text)
+    reader, config = order.reader, order.identity.config  # a folder's tokenizer and config belong together already
+    if reader is None:
+        reader = task.ready(config, settings.data)
+    if reader is None:
+        reader = task.grow(_make_text(files, found, settings, say, valid), config)
+        config = task.fit(config, reader)
     limit = Limit.of(settings, task, config)
-    train = _tokens(files, found, text, config, settings, limit, say)
-    encoded = task.encode(valid, text, config, limit.longest, settings.data, found.labels)
+    train = _tokens(files, found, reader, config, settings, limit, say)
+    encoded = task.encode(valid, reader, config, limit.longest, settings.data, found.labels)
     limit.tell("validation", len(encoded), encoded.too_long[:1], len(encoded.too_long), say)
     facts = {
         "train": task.count(train),
@@ -93,10 +96,8 @@ def prepare(order: Order, say: Say) -> Prepared:
         "fingerprint": found.fingerprint,
         "valid_fingerprint": fingerprint(task.texts(valid)),
     }
-    say(
-        f"  {facts['train']:,} {task.unit} to train on, {facts['valid']:,} to validate, {text.size:,} tokens in the vocabulary"
-    )
-    return Prepared(train, encoded, text, config, facts, found.labels, task.pairing(valid, settings.data))
+    say(f"  {facts['train']:,} {task.unit} to train on, {facts['valid']:,} to validate, {task.about_reader(reader)}")
+    return Prepared(train, encoded, reader, config, facts, found.labels, task.pairing(valid, settings.data))
 
 
 def _make_text(files: Files, found: Reading, settings: Settings, say: Say, valid: Sequence[Any]) -> Text:
@@ -154,23 +155,23 @@ class Limit:
 
 
 def _tokens(
-    files: Files, found: Reading, text: Text, config: Any, settings: Settings, limit: Limit, say: Say
+    files: Files, found: Reading, reader: Any, config: Any, settings: Settings, limit: Limit, say: Say
 ) -> Encoded:
     """The training samples as tokens: from the cache, or encoded now."""
     special = tuple(getattr(config, name, None) for name in SPECIAL)
     flavour = files.task.flavour(settings.data), found.labels, len(found.held)
-    key = key_of(
-        VERSION, files.task.name, found.fingerprint, text.fingerprint(), limit.longest, special, text.size, flavour
-    )
+    count, mark = files.task.rows_by(reader)
+    name = files.task.name if files.task.reads == "text" else f"{files.task.name} {files.task.reads}"
+    key = key_of(VERSION, name, found.fingerprint, mark, limit.longest, special, count, flavour)
 
     def encode(samples: Sequence[Any]) -> Encoded:
-        return files.task.encode(samples, text, config, limit.longest, settings.data, found.labels)
+        return files.task.encode(samples, reader, config, limit.longest, settings.data, found.labels)
 
-    store = stored(key, files.task.sides, text.size, lambda writer: _encode(files, found, encode, writer), say)
+    store = stored(key, files.task.sides, count, lambda writer: _encode(files, found, encode, writer), say)
     skipped, place = store.facts["too_long"], store.facts["first"]
     # the store knows which pair it was, not where: the same texts may lie in other files by now
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []
-    how = files.task.how(text, config, limit.longest, settings.data)
+    how = files.task.how(reader, config, limit.longest, settings.data)
     train = Encoded([], store.sides, [], how)
     limit.tell("training", len(train), first, skipped, say)
     return train

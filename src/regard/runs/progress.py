@@ -20,6 +20,9 @@ QUIET_SECONDS = 15.0
 """Without a terminal a plain line is printed this often."""
 
 
+NOTABLE = 0.05
+"""Share of time spent on waiting for data that is worth a word."""
+
 GLANCE_SECONDS = 2.0
 """On a terminal the loss is refreshed at least this often."""
 
@@ -34,7 +37,8 @@ class Screen(Console):
 
 
 class Reporter:
-    def __init__(self, steps: int, done: int, console: Console | None = None) -> None:
+    def __init__(self, steps: int, done: int, console: Console | None = None, counted: str = "tokens") -> None:
+        self.counted = counted
         self.console = console or Screen()
         self.steps = steps
         self.last_line = time.monotonic()
@@ -43,10 +47,12 @@ class Reporter:
             self.bar = Progress(
                 TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=16),
                 TextColumn("loss {task.fields[loss]:>7}"), TextColumn("rate {task.fields[rate]:>8}"),
-                TextColumn("{task.fields[speed]:>9,.0f} tokens/s"), TextColumn("left"),
+                TextColumn("{task.fields[speed]:>9,.0f} " + f"{counted}/s" + "{task.fields[waiting]}"), TextColumn("left"),
                 TimeRemainingColumn(compact=True), console=self.console, refresh_per_second=4,
             )  # fmt: skip
-            self.line = self.bar.add_task("train", total=steps, completed=done, loss="–", rate="–", speed=0.0)
+            self.line = self.bar.add_task(
+                "train", total=steps, completed=done, loss="–", rate="–", speed=0.0, waiting=""
+            )
 
     def __enter__(self) -> Reporter:
         if self.bar is not None:
@@ -72,13 +78,17 @@ class Reporter:
 
     def trained(self, row: dict[str, Any], left: float, due: bool = False) -> None:
         """Without a terminal a line now and then, and one that is `due`."""
+        speed = row[f"{self.counted}_per_s"]
+        # time in which the device had nothing to do, where there is some
+        waiting = f", waiting {100 * row['waiting']:.0f} %" if row["waiting"] > NOTABLE else ""
         if self.bar is not None:
-            self.bar.update(self.line, loss=f"{row['loss']:.4f}", rate=f"{row['rate']:.2e}", speed=row["tokens_per_s"])
+            shown = {"loss": f"{row['loss']:.4f}", "rate": f"{row['rate']:.2e}", "speed": speed, "waiting": waiting}
+            self.bar.update(self.line, **shown)
         elif due or time.monotonic() - self.last_line > QUIET_SECONDS:
             self.last_line = time.monotonic()
             self.say(
                 f"step {row['step']:>7,}/{self.steps:,}  loss {row['loss']:7.4f}  rate {row['rate']:8.2e}  "
-                f"{row['tokens_per_s']:>9,.0f} tokens/s  left {clock(left)}"
+                f"{speed:>9,.0f} {self.counted}/s{waiting}  left {clock(left)}"
             )
 
     def validated(self, row: dict[str, Any], scores: str, best: bool) -> None:

@@ -14,7 +14,8 @@ import torch
 from rich.console import Console
 
 from regard import __version__
-from regard.data.feed import feed
+from regard.data.feed import Clocked, feed
+from regard.disk import write_json
 from regard.errors import Interrupted, RunError
 from regard.learn.compute import Chooser, Compute, Loss
 from regard.learn.loop import Step, Watchman, loop, numbers
@@ -29,9 +30,9 @@ from regard.learn.optimiser import (
 )
 from regard.learn.state import mean_weights, newest_state, prune, save_state, tidy
 from regard.learn.world import World
-from regard.model import Model, load, names_of, write_json
+from regard.model import Model, load
 from regard.runs.card import write_card
-from regard.runs.folder import TOKENIZER, RunFolder
+from regard.runs.folder import RunFolder
 from regard.runs.order import Order
 from regard.runs.prepare import Prepared
 from regard.runs.progress import Reporter, clock, own_command, tell
@@ -54,7 +55,9 @@ class Trainer:
         self.world = world
         self.settings = order.settings
         self.task, self.config = model.task, order.settings.train
-        self.plan = self.task.plan(prepared.train, model.config, self.config.tokens, self.config.seed, packed)
+        self.plan = self.task.plan(
+            prepared.train, model.config, self.task.budget(self.config), self.config.seed, packed
+        )
         if self.config.passes:
             steps = math.ceil(self.config.passes * len(self.plan.epoch(0)) / self.config.accumulate)
             self.config = replace(self.config, steps=max(steps, 1))
@@ -63,6 +66,7 @@ class Trainer:
         self.average = Average(model, self.config.average) if self.config.average else None
         self.watchman = Watchman(model.device)
         self.signals = Signals()
+        self.clocked = Clocked(iter(()))
         self.best: dict[str, Any] = {}
         self.pending: list[float] = []
         self.done = self.stale = 0
@@ -70,14 +74,12 @@ class Trainer:
         self.begun = self.saved_at = time.perf_counter()
 
     def begin(self) -> None:
-        tokenizer, names = (self.folder.path / name for name in TOKENIZER)
         try:
-            self.prepared.text.save(tokenizer)
-            write_json(names, names_of(self.prepared.text, self.prepared.config))
+            self.task.keep(self.prepared.reader, self.prepared.config, self.folder.path)
             write_json(self.folder.path / "regard.json", self._facts())
         except OSError:  # a tokenizer alone is no run, and would be in the way of one
-            for path in (tokenizer, names):
-                path.unlink(missing_ok=True)
+            for name in self.task.reader_files:
+                (self.folder.path / name).unlink(missing_ok=True)
             raise
 
     def resume(self) -> None:
@@ -122,7 +124,7 @@ class Trainer:
         loss = Loss(self.model, self.task, Terms(self.config.smoothing, self.config.auxiliary))
         compute = Compute(loss, self.config, self.model.device, self.world, self.plan.steady)
         self._announce()
-        self.window = Window(self._tokens, done, self.pending)
+        self.window = Window(self._tokens, done, self.pending, self.task.counted, lambda: self.clocked.seconds)
         if not self._over():
             self._steps(compute)
         elif (self.folder.path / "README.md").exists():  # the card is the last thing written: nothing is left to do
@@ -136,8 +138,8 @@ class Trainer:
 
     def _steps(self, compute: Compute) -> None:
         chooser = Chooser(compute, self.config, self._say, self.way)
-        with Reporter(self.config.steps, self.done, self.console) as reporter, self.signals.noted():
-            grains = self._grains()
+        with Reporter(self.config.steps, self.done, self.console, self.task.counted) as reporter, self.signals.noted():
+            self.clocked = grains = Clocked(self._grains())
             steps = loop(
                 self.model, compute, grains, self.optimiser, self.config, self.done, self.average, self.watchman
             )

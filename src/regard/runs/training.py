@@ -19,12 +19,12 @@ from regard.model import Model, assemble, load
 from regard.nn.kernels import packed_kernel
 from regard.nn.relative import packs
 from regard.runs.folder import RunFolder
+from regard.runs.kinds import task_for
 from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
 from regard.runs.prepare import Prepared, prepare
 from regard.runs.progress import Screen, quiet, tell
 from regard.runs.settings import gather
 from regard.runs.trainer import Trainer
-from regard.tasks import find_task
 
 
 def train(
@@ -37,10 +37,12 @@ def train(
 
     With `resume` an existing run goes on as it was started: it remembers its data, model and settings. Under `torchrun`
     the processes share the grains of each step, and the first of them speaks and writes."""
-    found = find_task(task)
+    folder = RunFolder(out)
+    paths = [data] if isinstance(data, str | os.PathLike) else data
+    found = task_for(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
     sources = Sources(listed(found, data), listed(found, valid), tuple(sorted((columns or {}).items())))
     asked = Asked(found, model, sources, gather(settings, config))
-    folder, where = RunFolder(out), pick_device(device)
+    where = pick_device(device)
     first = asked_world().first
     console = (console or Screen()) if first else quiet()
     going_on = resume and folder.exists()
@@ -62,7 +64,7 @@ def train(
         packed = _packs(order, prepared, where, console, begun)
         torch.manual_seed(order.settings.train.seed)
         identity = replace(order.identity, config=prepared.config, labels=prepared.labels, pair=prepared.pair)
-        fresh = assemble(identity, prepared.text)
+        fresh = assemble(identity, prepared.reader)
         if order.start is not None and order.start.is_dir():
             made = start_from(fresh, order.start, order.settings.model)
             for line in made if not going_on else ():
@@ -113,7 +115,9 @@ def _packs(order: Order, prepared: Prepared, where: torch.device, console: Conso
     packed = packed if begun is None else begun
     if packed:  # full windows of long texts need no packing
         task = order.identity.task
-        packed = task.plan(prepared.train, prepared.config, settings.tokens, settings.seed, True).shape is not None
+        packed = (
+            task.plan(prepared.train, prepared.config, task.budget(settings), settings.seed, True).shape is not None
+        )
     if packed and not able:
         tell(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
     return packed

@@ -56,6 +56,8 @@ class System:
     presets: dict[str, Preset]
     build: Callable[[Any], nn.Module]
     tasks: tuple[str, ...]
+    reads: str = "text"
+    """what its body reads: text or pictures"""
     names: Names = NAMELESS
     published: Published = UNPUBLISHED
     adapt: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)

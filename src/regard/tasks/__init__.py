@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.errors import UnknownName
+from regard.errors import SettingError, UnknownName
 from regard.tasks.choose import Choose
 from regard.tasks.classify import Classify
 from regard.tasks.embed import Embed
@@ -20,7 +20,16 @@ TASKS: dict[str, Task] = {
 }
 
 
-def find_task(name: str) -> Task:
-    if name not in TASKS:
-        raise UnknownName("task", name, TASKS, "See 'regard list tasks'.")
-    return TASKS[name]
+SEEING: dict[str, Task] = {}
+"""The same names where they are asked of bodies that read pictures."""
+
+
+def find_task(name: str, reads: str | None = None) -> Task:
+    """The task of this name in the form for what is read; None: text, where it has that form."""
+    forms = {"text": TASKS, "pictures": SEEING}
+    for kind in (reads,) if reads else forms:
+        if name in forms[kind]:
+            return forms[kind][name]
+    if name in {**TASKS, **SEEING}:
+        raise SettingError(f"the task '{name}' cannot be asked of a model that reads {reads}.")
+    raise UnknownName("task", name, {**TASKS, **SEEING}, "See 'regard list tasks'.")

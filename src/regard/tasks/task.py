@@ -15,6 +15,7 @@ from regard.data.plan import Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
 from regard.data.store import Rows
 from regard.decode.settings import Decode
+from regard.disk import write_json
 from regard.errors import RegardError
 from regard.inputs.text import Text
 from regard.tasks.asked import Asked
@@ -65,6 +66,15 @@ class Sums:
         return self.total / self.count
 
 
+def names_of(text: Text, config: Any) -> dict[str, Any]:
+    """Its special tokens by their roles. Without the class the model's type would decide for others how its text is read, and
+    not every tokenizer of a GPT-2 is GPT-2's."""
+    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()}
+    if getattr(config, "types", 1) > 1:  # else others would read two texts as one
+        found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return found
+
+
 Scored = tuple[dict[str, float | str], list[Answer]]
 
 
@@ -101,6 +111,12 @@ class Task:
     """whether what is too long is cut, and not skipped"""
     cut: ClassVar[str] = "in their middle"
     """where it is cut"""
+    reads: ClassVar[str] = "text"
+    """what its samples are made of: text or pictures. Bodies read one kind, and a task may have a form for each"""
+    counted: ClassVar[str] = "tokens"
+    """what the budget of a grain counts, and the log"""
+    reader_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "tokenizer_config.json")
+    """of a folder, where it keeps what turns samples into tensors"""
 
     def entries(self, data: Sequence[str]) -> list[str]:
         """The files that paths and patterns stand for."""
@@ -148,6 +164,30 @@ class Task:
     def grow(self, text: Text, config: Any) -> Text:
         """The tokenizer with the special tokens that only this task has."""
         return text
+
+    def reader(self, folder: Path) -> Any:
+        """What turns samples into tensors, as a folder has it; None where it has none."""
+        return Text.load(folder) if Text.exists(folder) else None
+
+    def keep(self, reader: Any, config: Any, folder: Path) -> None:
+        """The same into a folder, where others find it too."""
+        reader.save(folder / "tokenizer.json")
+        write_json(folder / "tokenizer_config.json", names_of(reader, config))
+
+    def ready(self, config: Any, data: Data) -> Any:
+        """The reader of a fresh model, where nothing of it is learnt from the data; None where something is."""
+        return None
+
+    def about_reader(self, reader: Any) -> str:
+        return f"{reader.size:,} tokens in the vocabulary"
+
+    def rows_by(self, reader: Any) -> tuple[int, str]:
+        """How many numbers the rows of encoded samples are made of, and what of the reader they depend on."""
+        return reader.size, reader.fingerprint()
+
+    def budget(self, train: Any) -> int:
+        """What a grain has room for, in what is `counted`."""
+        return int(train.tokens)
 
     def of(self, folder: Path) -> Task:
         """The task as the files of a folder say it, beside its weights."""

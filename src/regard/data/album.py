@@ -1,0 +1,49 @@
+"""Pictures that are decoded once: where all of them fit into memory, workers share what each of them has decoded."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+Picture = npt.NDArray[np.uint8]
+
+SHARE = 0.25
+"""Of the memory that is free: more is not taken for pictures."""
+
+
+def free_memory() -> int:
+    """Bytes that may be taken without pushing anything out; where the system does not say it, a gigabyte."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            found = {line.split(":")[0]: int(line.split()[1]) for line in file}
+        return 1024 * found["MemAvailable"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return 2**30
+
+
+class Album:
+    """`album(i, read)` is the picture of sample i, read where nobody has read it yet.
+
+    The memory is anonymous and shared: processes that are forked after the album was made see each other's pictures, and the
+    system takes pages only as they are filled."""
+
+    def __init__(self, count: int, shape: tuple[int, ...], most: int | None = None) -> None:
+        """`most`: bytes that may be taken; pictures that need more are read anew each time."""
+        size = count * int(np.prod(shape))
+        most = int(SHARE * free_memory()) if most is None else most
+        self.count, self.shape, self.kept = count, shape, 0 < size + count <= most
+        if self.kept:
+            room = mmap.mmap(-1, size + count)
+            whole = np.frombuffer(room, dtype=np.uint8)
+            self.pictures, self.there = whole[:size].reshape(count, *shape), whole[size:]
+
+    def __call__(self, number: int, read: Callable[[], Picture]) -> Picture:
+        if not self.kept:
+            return read()
+        if not self.there[number]:
+            self.pictures[number] = read()
+            self.there[number] = 1  # last: who sees the mark sees the picture
+        return self.pictures[number]

@@ -1,0 +1,49 @@
+"""What kind of samples a command means: texts or pictures, by the model that is named, else by the data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from regard.data.entries import parallel
+from regard.data.rows import heading
+from regard.errors import RegardError
+from regard.loading import read_identity
+from regard.model import is_folder
+from regard.runs.folder import RunFolder
+from regard.systems import find_preset, find_published, find_system
+from regard.tasks import SEEING, TASKS, Task, find_task
+
+PICTURES = ("image", "img", "picture", "photo")
+"""Columns of a table that are taken for pictures."""
+
+
+def task_for(
+    name: str, model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None = None
+) -> Task:
+    """The task of this name in the form for what is to be read; `run`: one that goes on."""
+    if name not in TASKS or name not in SEEING:
+        return find_task(name)
+    return find_task(name, _reads(model, data, columns, run))
+
+
+def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None) -> str:
+    if run is not None and run.exists():
+        return find_system(str(run.facts()["system"])).reads
+    if model is not None:
+        if not is_folder(model):
+            return find_preset(model)[0].reads
+        published, own = read_identity(Path(model))
+        return (find_system(own["system"]) if own else find_published(str(published.get("model_type")))).reads
+    return "pictures" if any(_pictured(entry, columns or {}) for entry in data) else "text"
+
+
+def _pictured(entry: str, columns: Mapping[str, str]) -> bool:
+    """A folder, two folders side by side, or a table that has a column of pictures."""
+    if "image" in columns or any(os.path.isdir(os.path.expanduser(side)) for side in parallel(entry) or (entry,)):
+        return True
+    try:
+        return any(name.lower() in PICTURES for name in heading(entry))
+    except (RegardError, OSError):  # what is wrong with it is said where it is read
+        return False
