@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Picture = npt.NDArray[np.uint8]
+Picture = npt.NDArray[Any]
 
 SHARE = 0.25
 """Of the memory that is free: more is not taken for pictures."""
@@ -30,15 +31,17 @@ class Album:
     The memory is anonymous and shared: processes that are forked after the album was made see each other's pictures, and the
     system takes pages only as they are filled."""
 
-    def __init__(self, count: int, shape: tuple[int, ...], most: int | None = None) -> None:
+    def __init__(
+        self, count: int, shape: tuple[int, ...], most: int | None = None, kind: npt.DTypeLike = np.uint8
+    ) -> None:
         """`most`: bytes that may be taken; pictures that need more are read anew each time."""
-        size = count * int(np.prod(shape))
+        size = count * int(np.prod(shape)) * np.dtype(kind).itemsize
         most = int(SHARE * free_memory()) if most is None else most
         self.count, self.shape, self.kept = count, shape, 0 < size + count <= most
         if self.kept:
             room = mmap.mmap(-1, size + count)
             whole = np.frombuffer(room, dtype=np.uint8)
-            self.pictures, self.there = whole[:size].reshape(count, *shape), whole[size:]
+            self.pictures, self.there = whole[:size].view(kind).reshape(count, *shape), whole[size:]
 
     def __call__(self, number: int, read: Callable[[], Picture]) -> Picture:
         if not self.kept:

@@ -209,6 +209,7 @@ class Even(Epochs):
     def __init__(self, count: int, rows: int, seed: int) -> None:
         super().__init__(np.ones(count, dtype=np.int64), rows, seed)
         self.rows = min(rows, count)
+        self.about = f"{self.rows} pictures a grain"
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._random(number)
@@ -223,6 +224,9 @@ class Even(Epochs):
 
     def tokens(self, number: int) -> int:
         return self.rows
+
+    def padding(self) -> float:
+        return 0.0
 
     def sequential(self) -> list[Indices]:
         """Every sample once, in order and without chance, for evaluation."""

@@ -28,6 +28,12 @@ class Data:
     scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "plain"] = "auto"
     """how tag learns and spells entities, whatever scheme the files are in: auto is IOB2; plain: no entities, each word has a
     class of its own"""
+    shape: tuple[int, ...] = ()
+    """height and width in which segment and depth look at pictures; none: a square of model.size"""
+    metric: bool = True
+    """depth is learnt in metres; else up to a scale and a shift of each picture, as where data of many sources is mixed"""
+    unit: float = 0.0
+    """metres that a step of a map of depth is worth; 0: whole numbers are millimetres, others metres"""
     crop: float = 1.0
     """pictures to learn from are cut out at random: the least share of a picture that is taken; 1: pictures are left whole"""
     flip: bool = False
@@ -41,7 +47,7 @@ class Data:
     whole_words: bool = False
     """mask hides all pieces of a word together"""
     share: float = 0.02
-    """share held out for validation when none is given (at most 2,000)"""
+    """share held out for validation when none is given (at most 2,000; of small data more, unless it is set)"""
     tokenized: bool = False
     """the text is already split into tokens by spaces: BLEU is computed on it as it is"""
     workers: int = -1

@@ -1,0 +1,131 @@
+"""Rows of tables that name pictures, or hold them: Parquet may have their bytes, as published sets have."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.data.columns import Wanted, listed, short
+from regard.data.files import Complain, existing
+from regard.data.parquet import parquet_names
+from regard.data.rows import PARQUET, Row, format_of, heading, iterate_rows
+from regard.errors import DataError, UnknownName
+
+CALLED = {
+    "image": ("image", "img", "picture", "photo", "image_path", "file_name", "filename", "file", "path"),
+    "label": ("label", "class", "labels"),
+    "mask": ("mask", "segmentation", "annotation", "label"),
+    "depth": ("depth", "depth_map"),
+}
+"""What columns may be called, the likeliest first."""
+ROOM = 1 << 24
+"""bytes of a table that are read together"""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A file that lies in a table."""
+
+    content: bytes = field(repr=False)
+    name: str = ""
+
+
+def iterate_table(entry: str, beside: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[Row]:
+    """Of each row the line and the values of `image` and of what stands `beside` it: texts, or what lies `Inside`."""
+    names = ("image", beside) if beside else ("image",)
+    Wanted(names, columns)  # a wrong choice is refused before names are looked for
+    path = existing(entry)
+    if format_of(path) in PARQUET:
+        return _parquet(path, _chosen(parquet_names(path), names, columns), complain)
+    chosen = _chosen(heading(entry), names, columns)
+    rows = iterate_rows(entry, names, chosen, complain, numbers=tuple(name for name in names if name == "label"))
+    return ((line, {name: value.strip() for name, value in row.items()}) for line, row in rows)
+
+
+def _chosen(
+    there: Mapping[str, bool], names: Sequence[str], columns: Mapping[str, str] | None
+) -> dict[str, str] | None:
+    """What is called how: as a person said, else by the names that such columns have; None: by their order."""
+    said = dict(columns or {})
+    small = {name.lower(): name for name in there}
+    for name in names:
+        taken = set(said.values())
+        known = next((small[word] for word in CALLED[name] if word in small and small[word] not in taken), None)
+        if name not in said and known is not None:
+            said[name] = known
+    return said if said and (columns or set(names) <= said.keys()) else None
+
+
+# -- Parquet
+
+
+def _parquet(path: Path, chosen: Mapping[str, str] | None, complain: Complain) -> Iterator[Row]:
+    import pyarrow  # that it is there was seen when the names were read
+    from pyarrow import parquet
+
+    if os.path.getsize(path) == 0:
+        raise DataError("is empty.", path)
+    number = 0
+    try:
+        with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
+            columns = _columns(path, file.schema_arrow, chosen)
+            classes = _class_names(file.schema_arrow, columns.get("label", ""))
+            size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+            batch = max(1, min(1024, ROOM * file.metadata.num_rows // max(size, 1)))
+            for rows in file.iter_batches(batch_size=batch, columns=list(dict.fromkeys(columns.values()))):
+                for values in rows.to_pylist():
+                    number += 1
+                    try:
+                        found = {name: _value(path, number, values[column], column) for name, column in columns.items()}
+                    except DataError as error:
+                        complain("format", error)
+                        continue
+                    label = found.get("label")
+                    if isinstance(label, str) and label.isdigit() and int(label) < len(classes):
+                        found["label"] = classes[int(label)]
+                    yield number, found
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        where = f" after row {number:,}" if number else ""
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        advice = "Copy or download it again."
+        raise DataError(f"is no Parquet file, or a damaged one{where} ({reason}).", path, advice=advice) from error
+
+
+def _columns(path: Path, schema: Any, chosen: Mapping[str, str] | None) -> dict[str, str]:
+    there = [item.name for item in schema]
+    if chosen is None:
+        advice = f"Say which to use: --columns image=NAME label=NAME, of: {listed(there)}."
+        raise DataError("no columns have names that pictures and what belongs to them have.", path, advice=advice)
+    for name in chosen.values():
+        if name not in there:
+            raise UnknownName("column", name, map(short, there), f"{path} has: {listed(there)}.")
+    return dict(chosen)
+
+
+def _class_names(schema: Any, column: str) -> list[str]:
+    """The names of numbered classes, where the library `datasets` wrote them beside the columns."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return [str(name) for name in features[column]["names"]]
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
+def _value(path: Path, row: int, value: Any, column: str) -> Any:
+    if isinstance(value, dict) and {"bytes", "path"} & value.keys():
+        content, name = value.get("bytes"), value.get("path") or ""
+        return Inside(content, name) if content else name
+    if isinstance(value, bytes):
+        return Inside(value) if value else ""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int | float):  # True too
+        return json.dumps(value)
+    advice = "A path, the bytes of a file, or a class is wanted."
+    raise DataError(f"'{column}' holds a {type(value).__name__}.", path, row, advice)

@@ -1,0 +1,104 @@
+"""Files of a folder and of all folders inside it, in the order of their names; files of two folders that belong together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from regard.errors import DataError
+
+PICTURES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm",
+    ".avif", ".jp2", ".tga",
+)  # fmt: skip
+DEPTHS = (".png", ".npy", ".tif", ".tiff", ".pfm", ".pgm")
+OURS = ("classes.txt", "classes.json")
+"""Files that say something about the others."""
+HIDDEN = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
+"""What systems leave in folders under a name without a dot in front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    path: str
+    parts: tuple[str, ...]
+    """the names of the folders on the way, and its own"""
+    fits: bool
+    """whether it may be a picture, by its name"""
+    said: str = ""
+    """why not"""
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.parts)
+
+    @property
+    def stem(self) -> str:
+        """Its name without the ending."""
+        return os.path.splitext(self.name)[0]
+
+
+def walk(folder: str, endings: Sequence[str]) -> Iterator[Found]:
+    """Every file, those that do not fit too; of a hidden folder only itself. Links to folders are followed, never upwards."""
+    yield from _walked(folder, (), endings, ())
+
+
+def _walked(
+    folder: str, parts: tuple[str, ...], endings: Sequence[str], above: tuple[tuple[int, int], ...]
+) -> Iterator[Found]:
+    try:
+        own = os.stat(folder)
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise DataError(f"is a folder that cannot be read: {error.strerror or error}.", folder) from error
+    here = (own.st_dev, own.st_ino)
+    if here in above:
+        return
+    for name in names:
+        path, way = os.path.join(folder, name), (*parts, name)
+        if name.startswith(".") or name in HIDDEN:
+            yield Found(path, way, False, f"hidden: {'/'.join(way)}")
+        elif os.path.isdir(path):
+            yield from _walked(path, way, endings, (*above, here))
+        elif name.lower().endswith(tuple(endings)):
+            yield Found(path, way, True)
+        elif name not in OURS:
+            yield Found(path, way, False, f"no picture: {'/'.join(way)}")
+
+
+def subfolder(folder: str, names: Sequence[str]) -> str | None:
+    """The folder inside this one that has the first of these names that there is."""
+    there = {name.lower(): name for name in sorted(os.listdir(folder)) if os.path.isdir(os.path.join(folder, name))}
+    return next((os.path.join(folder, there[name]) for name in names if name in there), None)
+
+
+Pairs = list[tuple[Found, str | None]]
+
+
+def partners(images: str, others: str, endings: Sequence[str]) -> tuple[Pairs, int, list[str]]:
+    """Every file of `images` with the file of the other folder that has its name but for the ending; how many have none; and
+    those of the other folder that nothing belongs to.
+
+    Where no name is the same, the others may all have one more word at their end, such as 0001_mask beside 0001."""
+    files = list(walk(images, PICTURES))
+    there: dict[str, str] = {}
+    for found in walk(others, endings):
+        if found.fits and there.setdefault(found.stem, found.path) != found.path:
+            raise DataError(
+                f"has the name of '{there[found.stem]}' but for the ending.", found.path, advice="Remove one of them."
+            )
+    stems = [found.stem for found in files if found.fits]
+    more = "" if any(stem in there for stem in stems) else _word(stems, there)
+    pairs: Pairs = [(found, there.pop(found.stem + more, None) if found.fits else None) for found in files]
+    left = sum(found.fits and other is None for found, other in pairs)
+    return pairs, left, sorted(there.values())
+
+
+def _word(stems: Sequence[str], there: dict[str, str]) -> str:
+    """What the names of all others have at their end beyond those of the pictures; nothing where that is not so."""
+    for stem in stems[:1]:
+        words = [name[len(stem) :] for name in there if name.startswith(stem)]
+        if len(words) == 1 and all(name.endswith(words[0]) for name in there):
+            return words[0]
+    return ""

@@ -1,0 +1,195 @@
+"""Pictures to learn from are cut out, mirrored, turned, coloured and mixed, each time otherwise.
+
+Chance is drawn where batches are planned, as a small table of numbers, a row a picture; the pixels are changed by that table
+on the device. So a batch is a function of its number, and the work on pixels has one shape and no branches: it can be recorded.
+
+A cut-out is resized by the filter that Pillow calls bilinear, a triangle that grows with the step from one new pixel to the
+next, so that shrinking leaves no jagged edges. It is made of two products with sparse matrices, one for rows and one for
+columns: on a GPU they cost less than reading the pixels one by one, and where nothing is changed they change nothing at all.
+A turn comes before that and is read by `grid_sample`; corners that it uncovers mirror what is beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.errors import SettingError
+
+COLUMNS = (
+    "left", "top", "width", "height", "mirrored", "angle", "brightness", "contrast", "saturation", "weight", "partner",
+)  # fmt: skip
+"""What the numbers of a row are: the cut-out in shares of the picture, 1 where it is mirrored, radians, factors, and the weight
+of a picture beside its partner, whose place in the batch comes last."""
+GREY = (0.299, 0.587, 0.114)
+"""how bright red, green and blue are"""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How much pictures are changed, at most; `NOTHING` leaves them as they are."""
+
+    crop: float = 0.35
+    """the least share of a picture that is cut out; 1: all of it"""
+    ratio: float = 4 / 3
+    """by how much the sides of a cut-out are drawn apart at most; 1: they keep their ratio"""
+    flip: bool = True
+    """every second one is mirrored"""
+    colour: float = 0.2
+    """brightness, contrast and saturation are changed by up to this share"""
+    mixup: float = 0.0
+    """the parameter of the Beta distribution of the weights that two pictures are mixed with; 0: none are"""
+    rotation: float = 0.0
+    """degrees by which pictures are turned at most, to either side"""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= 1:
+            raise SettingError(
+                f"data.crop is the least share of a picture that is cut out, above 0 and at most 1, not {self.crop}."
+            )
+        if self.ratio < 1:
+            raise SettingError(f"the sides of a cut-out are drawn apart by a factor of at least 1, not {self.ratio}.")
+        if not 0 <= self.colour < 1:
+            raise SettingError(f"data.colour must be at least 0 and below 1, not {self.colour}.")
+        if self.mixup < 0:
+            raise SettingError(f"data.mixup must be at least 0, not {self.mixup}.")
+        if not 0 <= self.rotation <= 180:
+            raise SettingError(f"pictures are turned by 0 to 180 degrees, not {self.rotation}.")
+
+    @property
+    def nothing(self) -> bool:
+        """Whether pictures stay as they are."""
+        return self.crop == 1 and not (self.flip or self.colour or self.mixup or self.rotation)
+
+
+NOTHING = Augment(crop=1.0, ratio=1.0, flip=False, colour=0.0, mixup=0.0, rotation=0.0)
+
+
+def draw_changes(random: np.random.Generator, count: int, how: Augment) -> NDArray[np.float32]:
+    """(count, 11) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
+    the others fall out as before."""
+    share = 1 - (1 - how.crop) * random.random(count)
+    widest = np.minimum(math.log(how.ratio), -np.log(share))  # drawn further apart, it would leave the picture
+    apart = np.exp(widest * (2 * random.random(count) - 1))
+    width, height = np.sqrt(share * apart), np.sqrt(share / apart)
+    left, top = random.random(count) * (1 - width), random.random(count) * (1 - height)
+    mirrored = (random.random(count) < 0.5) & how.flip
+    angle = math.radians(how.rotation) * (2 * random.random(count) - 1)
+    colours = 1 + how.colour * (2 * random.random((3, count)) - 1)
+    weight, partner = np.ones(count), random.permutation(count)
+    if how.mixup:
+        weight = random.beta(how.mixup, how.mixup, count)
+    rows = np.stack([left, top, width, height, mirrored, angle, *colours, weight, partner], axis=1)
+    return rows.astype(np.float32)
+
+
+def mixing(changes: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) the weight of each picture and (B,) the place of the one that has the rest: labels are mixed likewise."""
+    return changes[:, 9], changes[:, 10].long()
+
+
+def apply(x: Tensor, changes: Tensor, size: int | tuple[int, int], how: Augment | None = None) -> Tensor:
+    """(B, 3, H, W) bytes as (B, 3, size, size) floats from 0 to 1, changed by the rows of `changes`.
+
+    What cannot happen under `how` is not computed; None: everything is. Gradients do not pass."""
+    new = (size, size) if isinstance(size, int) else size
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        changes = changes.float()
+        found = x.float()
+        if how is None or how.rotation:
+            found = torch.where(changes[:, 5].view(-1, 1, 1, 1) == 0, found, _turned(found, changes[:, 5]))
+        found = _cut_out(found, changes, new) / 255
+        if how is None or how.colour:
+            found = _coloured(found, changes)
+        if how is None or how.mixup:
+            weight, partner = mixing(changes)
+            found = torch.lerp(found[partner], found, weight.view(-1, 1, 1, 1))
+        return found
+
+
+def apply_map(values: Tensor, changes: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """(B, H, W) numbers of classes, or depths, as (B, size, size), cut out, mirrored and turned as pictures are. The nearest
+    is taken, so that nothing is mixed: a class stays one, and an unknown depth unknown."""
+    new = (size, size) if isinstance(size, int) else size
+    batch, height, width = values.shape
+    changes = changes.float()
+    down = _centres(changes[:, 1], changes[:, 3], height, new[0])[:, :, None]
+    across = _centres(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])[:, None, :]
+    down, across = _turning(down, across, changes[:, 5].view(-1, 1, 1), height, width)
+    rows, columns = _mirrored(down, height), _mirrored(across, width)
+    return values.flatten(1).gather(1, (rows * width + columns).flatten(1)).view(batch, *new)
+
+
+# -- geometry
+
+
+def _centres(first: Tensor, share: Tensor, old: int, new: int, mirrored: Tensor | None = None) -> Tensor:
+    """(B, new) where the middle of each new pixel lies, in old pixels, of which the first has its middle at 0.5.
+
+    Steps are counted in pixels: of a whole picture at its own size they are 1 exactly, and nothing is rounded."""
+    places = torch.arange(new, device=first.device, dtype=torch.float32) + 0.5
+    at = first[:, None] * old + places * (share[:, None] * (old / new))
+    return at if mirrored is None else torch.where(mirrored[:, None] > 0, at.flip(1), at)
+
+
+def _weights(centres: Tensor, share: Tensor, old: int, new: int) -> Tensor:
+    """(B, new, old) how much of each old pixel is in each new one."""
+    reach = (share * (old / new)).clamp(min=1).view(-1, 1, 1)
+    middles = torch.arange(old, device=centres.device, dtype=torch.float32) + 0.5
+    weights = (1 - (middles - centres[:, :, None]).abs() / reach).clamp(min=0)
+    return weights / weights.sum(2, keepdim=True)
+
+
+def _cut_out(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
+    batch, channels, height, width = x.shape
+    across = _centres(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])
+    columns = _weights(across, changes[:, 2], width, new[1])
+    rows = _weights(_centres(changes[:, 1], changes[:, 3], height, new[0]), changes[:, 3], height, new[0])
+    narrow = torch.bmm(x.reshape(batch, channels * height, width), columns.mT).view(batch, channels, height, new[1])
+    # channel by channel: a product of them all would copy the matrices of the rows three times
+    return torch.stack([torch.bmm(rows, narrow[:, channel]) for channel in range(channels)], 1)
+
+
+def _turning(down: Tensor, across: Tensor, angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Where places of the turned picture lie in the picture, in pixels, about its middle."""
+    cos, sin = angle.cos(), angle.sin()
+    y, x = down - height / 2, across - width / 2
+    return x * sin + y * cos + height / 2, x * cos - y * sin + width / 2
+
+
+def _turned(x: Tensor, angle: Tensor) -> Tensor:
+    height, width = x.shape[2:]
+    y = (torch.arange(height, device=x.device, dtype=torch.float32) + 0.5).view(1, -1, 1)
+    z = (torch.arange(width, device=x.device, dtype=torch.float32) + 0.5).view(1, 1, -1)
+    down, across = _turning(y, z, angle.view(-1, 1, 1), height, width)
+    grid = torch.stack([2 * across / width - 1, 2 * down / height - 1], dim=3)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+
+
+def _mirrored(place: Tensor, size: int) -> Tensor:
+    """The pixel that a place falls into; outside, the picture is mirrored at its edges."""
+    inside = (place % (2 * size)).floor()
+    return torch.where(inside < size, inside, 2 * size - 1 - inside).clamp(0, size - 1).long()
+
+
+# -- colour
+
+
+def _coloured(x: Tensor, changes: Tensor) -> Tensor:
+    """Brighter or darker, then further from or nearer to its mean grey, then from or to its own greys."""
+    brightness, contrast, saturation = (changes[:, place].view(-1, 1, 1, 1) for place in (6, 7, 8))
+    x = x * brightness
+    x = x + (contrast - 1) * (x - _grey(x).mean((2, 3), keepdim=True))
+    x = x + (saturation - 1) * (x - _grey(x))
+    return x.clamp(0, 1)
+
+
+def _grey(x: Tensor) -> Tensor:
+    red, green, blue = (weight * x[:, place : place + 1] for place, weight in enumerate(GREY))
+    return red + green + blue

@@ -1,0 +1,357 @@
+"""Files of pixels as arrays: photographs, masks of classes, maps of depth. Pillow reads them.
+
+What is wrong with a file is said by its name, and nothing else is ever said: Pillow's own warnings are kept back. Only formats
+that hold pixels are opened; some of Pillow's others start a program (EPS) or fetch a stub.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, JpegImagePlugin, UnidentifiedImageError
+
+from regard.errors import DataError
+
+LIMIT = 100_000_000
+"""pixels that are decoded at most: three hundred megabytes"""
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "TGA")
+MILLIMETRE = 0.001
+
+Place = tuple[str, int]
+"""Where bytes stand that are no file of their own: a table, and the row in it."""
+Colour = tuple[int, int, int]
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+"""What a camera wrote about how it was held, and what is to be done about it."""
+_LAID = tuple(_TURNS[number] for number in (5, 6, 7, 8))
+"""those that exchange height and width"""
+
+_FOREIGN = {
+    b"%PDF-": "a PDF", b"<svg": "an SVG drawing", b"<?xml": "XML (an SVG drawing?)", b"<!DOC": "a page of HTML",
+    b"<html": "a page of HTML", b"%!PS": "PostScript", b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "gzipped",
+    b"version https://git-lfs": "a pointer of git-lfs, and its content was not fetched", b"\x93NUMPY": "an array of NumPy",
+    b"\x89HDF": "an HDF5 file",
+}  # fmt: skip
+"""What a file may be instead of a picture, by its first bytes."""
+_BROKEN = {
+    b"\x89PNG": "PNG",
+    b"\xff\xd8\xff": "JPEG",
+    b"GIF8": "GIF",
+    b"RIFF": "WebP",
+    b"BM": "BMP",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+}
+"""Those that are pictures, and yet were not taken for one."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a file says of its picture."""
+
+    height: int
+    width: int
+    """as the picture stands, before anything was reduced"""
+    mode: str
+    """Pillow's word for its kind of pixels, such as RGB, L or CMYK"""
+    format: str
+    animated: bool
+    turned: bool
+    """the camera was not held upright"""
+    reduced: bool
+    """it is decoded smaller than it is"""
+    clear: bool
+    """some of it can be seen through"""
+
+
+def read_picture(source: str | bytes, least: int = 0, place: Place | None = None) -> NDArray[np.uint8]:
+    """(H, W, 3) bytes of red, green and blue, upright.
+
+    What is transparent lies on white, as on a page; of what moves the first frame is taken; 16 bits are rounded to 8. A JPEG of
+    more than `LIMIT` pixels is decoded at a half, a quarter or an eighth, any other such file is refused. Where only so much
+    is needed that the shorter side has `least` pixels, a JPEG is decoded smaller too, which takes a fraction of the time.
+    """
+    with _opened(source, place, least) as (image, _):
+        return _in_colour(image)
+
+
+def look(source: str | bytes, place: Place | None = None) -> tuple[NDArray[np.uint8], Facts]:
+    """The same with all that is known of the file."""
+    with _opened(source, place, 0, curious=True) as (image, facts):
+        return _in_colour(image), facts
+
+
+def read_mask(
+    source: str | bytes, colours: Mapping[Colour, int] | None = None, place: Place | None = None
+) -> NDArray[np.uint8] | NDArray[np.uint16]:
+    """(H, W) numbers of classes: the grey values or the palette's numbers, or what `colours` says of each colour."""
+    with _opened(source, place, 0) as (image, facts):
+        if facts.format == "JPEG":
+            raise _Wrong("is a JPEG, which blurs numbers of classes into others.", "Masks are kept as PNG.")
+        if image.mode in ("L", "P", "1", "LA", "PA") and not colours:
+            # a pair of number and transparency; of one bit 0 and 1
+            return np.array(image.getchannel(0) if len(image.getbands()) > 1 else image).astype(np.uint8)
+        if image.mode.startswith("I"):
+            return _small(np.array(image))
+        if image.mode in ("F", "CMYK", "YCbCr", "LAB", "HSV"):
+            raise _Wrong(f"is no mask of classes: its pixels are {image.mode}.", "Masks are PNG of 8 or 16 bits.")
+        return _by_colour(np.array(image.convert("RGB")), colours)
+
+
+def read_depth(source: str | bytes, unit: float | None = None, place: Place | None = None) -> NDArray[np.float32]:
+    """(H, W) metres, 0 where nothing is known: from a PNG of 16 bits, floats as TIFF or PFM, or an array (.npy).
+
+    `unit` is what 1 is worth in metres; where it is not said, whole numbers are millimetres and others metres."""
+    found = _array(source, place)
+    if found is None:
+        with _opened(source, place, 0) as (image, _):
+            if image.mode != "F" and not image.mode.startswith("I") and (image.mode != "L" or unit is None):
+                kind = "8 bits a pixel" if image.mode == "L" else f"pixels of the kind {image.mode}"
+                say = " With 8 bits, say what one step is worth: data.unit=METRES." if image.mode == "L" else ""
+                raise _Wrong(f"is no map of depth: it has {kind}.", f"Depth has 16 bits a pixel, or floats.{say}")
+            found = np.array(image)
+    step = unit if unit is not None else MILLIMETRE if np.issubdtype(found.dtype, np.integer) else 1.0
+    metres = found.astype(np.float32) * np.float32(step)
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(metres) & (metres > 0)
+    return np.where(known, metres, np.float32(0))
+
+
+# -- opening
+
+
+class _Wrong(Exception):
+    """What is wrong and what to do; who opened the file knows its name."""
+
+
+class _Quiet:
+    """Pillow's warnings kept back while any thread reads. Each for itself would restore the filters of another."""
+
+    def __init__(self) -> None:
+        self._lock, self._readers = Lock(), 0
+        self._kept: warnings.catch_warnings[None] | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self._readers += 1
+            if self._kept is None:
+                self._kept = warnings.catch_warnings()
+                self._kept.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\b|regard\.raster")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._readers -= 1
+                if not self._readers and self._kept is not None:
+                    self._kept.__exit__(None, None, None)
+                    self._kept = None
+
+
+_quiet = _Quiet()
+
+
+@contextmanager
+def _opened(
+    source: str | bytes, place: Place | None, least: int, curious: bool = False
+) -> Iterator[tuple[Image.Image, Facts]]:
+    """The decoded picture, upright. Whatever is wrong while it is open is said of the file."""
+    path, line = place or (source if isinstance(source, str) else "a picture", None)
+    with _stream(source, path, line) as stream, _quiet():
+        try:
+            with _identified(stream) as image:
+                yield _loaded(image, least, curious)
+        except _Wrong as error:
+            raise DataError(error.args[0], path, line, error.args[1]) from error
+        except MemoryError as error:
+            raise DataError("is too large for the memory that is free.", path, line) from error
+        except Exception as error:  # decoders raise whatever the bytes lead them to
+            cut = isinstance(error, EOFError) or "truncated" in str(error).lower()
+            reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+            problem = f"is cut off: {reason}." if cut else f"is damaged and cannot be decoded ({reason})."
+            raise DataError(problem, path, line, "Copy or download it again, or remove it.") from error
+
+
+def _stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    name = os.path.expanduser(source)
+    if not os.path.isfile(name):  # a pipe would be waited for without end
+        there = "is a folder, and a picture is wanted." if os.path.isdir(name) else "is no file."
+        raise DataError(there if os.path.exists(name) else "there is no such file.", path, line)
+    try:
+        return open(name, "rb")
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}.", path, line) from error
+
+
+def _identified(stream: IO[bytes]) -> Image.Image:
+    """The picture with nothing decoded yet."""
+    Image.init()  # older releases of Pillow lack some formats, and do not forgive being asked for them
+    try:
+        return Image.open(stream, formats=[name for name in FORMATS if name in Image.OPEN])
+    except Image.DecompressionBombError as error:
+        stream.seek(0)
+        if stream.read(3) == b"\xff\xd8\xff":  # it can be decoded smaller, which Pillow does not ask about
+            stream.seek(0)
+            return JpegImagePlugin.JpegImageFile(stream)
+        many = re.search(r"(\d+) pixels", str(error))
+        raise _too_large(int(many[1]) if many else 0) from error
+    except UnidentifiedImageError as error:
+        stream.seek(0)
+        raise _Wrong(*_foreign(stream.read(64))) from error
+
+
+def _too_large(pixels: int) -> _Wrong:
+    return _Wrong(
+        f"has {pixels / 1e6:,.0f} megapixels, and at most {LIMIT / 1e6:,.0f} are decoded.",
+        "Make it smaller, or keep it as a JPEG, which can be decoded at a part of its size.",
+    )
+
+
+def _foreign(first: bytes) -> tuple[str, str]:
+    """What is said of a file that is no picture to Pillow, by its first bytes."""
+    if not first:
+        return "is empty.", "Copy or download it again, or remove it."
+    for magic, kind in _BROKEN.items():
+        if first.startswith(magic):
+            return f"begins like a {kind} picture and is damaged.", "Copy or download it again, or remove it."
+    if first[4:8] == b"ftyp" and first[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
+        return "is a HEIC photograph, which is not read here.", "Convert it to JPEG."
+    small = first.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+    kind = next((kind for magic, kind in _FOREIGN.items() if small.startswith(magic.lower())), "")
+    told = f"is no picture: it is {kind}." if kind else "is no picture of a known kind."
+    return told, "JPEG, PNG, WebP, TIFF, GIF, BMP, PPM, AVIF and JPEG 2000 are read."
+
+
+def _loaded(image: Image.Image, least: int, curious: bool) -> tuple[Image.Image, Facts]:
+    width, height = image.size
+    scale = 1
+    if isinstance(image, JpegImagePlugin.JpegImageFile):
+        while scale < 8 and -(-width // scale) * -(-height // scale) > LIMIT:
+            scale *= 2
+        while scale < 8 and least and min(width, height) // (2 * scale) >= least:
+            scale *= 2
+        if scale > 1:
+            image.draft(None, (max(width // scale, 1), max(height // scale, 1)))
+    elif width * height > LIMIT:
+        raise _too_large(width * height)
+    moves = curious and image.format in ("GIF", "PNG", "WEBP", "AVIF") and bool(getattr(image, "is_animated", False))
+    form = "JPEG" if scale > 1 or image.format == "MPO" else image.format or ""
+    image.load()
+    turn = _orientation(image)
+    upright = image if turn is None else image.transpose(turn)
+    sides = (height, width) if turn in _LAID else (width, height)
+    clear = curious and _lowest_alpha(upright) < 255
+    return upright, Facts(sides[1], sides[0], image.mode, form, moves, turn is not None, scale > 1, clear)
+
+
+def _orientation(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # what a camera wrote beside a picture may be broken, and the picture be whole
+        return None
+
+
+# -- kinds of pixels
+
+
+def _in_colour(image: Image.Image) -> NDArray[np.uint8]:
+    if image.mode.startswith("I") or image.mode == "F":
+        grey = _bytes_of(np.array(image))
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if _transparent(image):
+        clear = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", clear.size, (255, 255, 255, 255)), clear)
+    return np.array(image.convert("RGB"))
+
+
+def _bytes_of(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Grey values of more than 8 bits as bytes: whole numbers are of 16 bits, floats run to 1 or to 255."""
+    low, high = float(values.min()), float(values.max())
+    whole = np.issubdtype(values.dtype, np.integer)
+    most = 65535.0 if whole else 1.0 if high <= 1 else 255.0
+    if not (low >= 0 and high <= most):  # nor with a value that is none
+        raise _Wrong(
+            f"has grey values from {low:g} to {high:g}, which say nothing about how bright it is.",
+            "Keep it with 8 or 16 bits a pixel, or as floats from 0 to 1.",
+        )
+    return np.rint(values.astype(np.float64) * (255.0 / most)).astype(np.uint8)
+
+
+def _transparent(image: Image.Image) -> bool:
+    return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+
+
+def _lowest_alpha(image: Image.Image) -> int:
+    if not _transparent(image) or image.mode.startswith("I"):
+        return 255
+    alpha = image.convert("LA" if image.mode == "La" else "RGBA").getchannel("A")
+    return int(np.array(alpha).min())
+
+
+def _small(values: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.uint16]:
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > 65535:
+        raise _Wrong(f"holds numbers from {low} to {high}.", "Classes are numbered from 0 to 65,535 at most.")
+    return values.astype(np.uint8) if high < 256 else values.astype(np.uint16)
+
+
+def _by_colour(
+    pixels: NDArray[np.uint8], colours: Mapping[Colour, int] | None
+) -> NDArray[np.uint8] | NDArray[np.uint16]:
+    if not colours:
+        if (pixels == pixels[:, :, :1]).all():
+            return np.ascontiguousarray(pixels[:, :, 0])
+        raise _Wrong(
+            "is coloured, and nothing says which colour is which class.",
+            'Say it in a classes.json beside the masks: {"classes": ["road", …], "colours": [[128, 64, 128], …]}.',
+        )
+    codes = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
+    known = sorted((r << 16 | g << 8 | b, value) for (r, g, b), value in colours.items())
+    keys, values = (np.array(side, dtype=np.uint32) for side in zip(*known, strict=True))
+    at = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
+    strange = keys[at] != codes
+    if strange.any():
+        first = pixels[strange][0].tolist()
+        share = 100 * float(strange.mean())
+        raise _Wrong(
+            f"has colours that no class has, such as {first} ({share:.2g} % of it).",
+            "Add them to the file of classes. Masks that were kept as JPEG, or made smaller with a blur, have such colours.",
+        )
+    return _small(values[at].astype(np.int64))
+
+
+def _array(source: str | bytes, place: Place | None) -> NDArray[Any] | None:
+    """What a file of NumPy holds; None where it is none."""
+    path, line = place or (source if isinstance(source, str) else "an array", None)
+    with _stream(source, path, line) as stream:
+        if stream.read(6) != b"\x93NUMPY":
+            return None
+        stream.seek(0)
+        try:
+            found: NDArray[Any] = np.load(stream, allow_pickle=False)
+        except (ValueError, EOFError, OSError, MemoryError, SyntaxError) as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise DataError(f"is a damaged array ({reason}).", path, line, "Write it again.") from error
+    if found.ndim == 3:
+        found = found.squeeze()
+    if found.ndim != 2 or found.dtype.kind not in "fiu" or not found.size:
+        told = f"holds an array {found.shape} of {found.dtype}, and depth is one number a pixel."
+        raise DataError(told, path, line, "Save it as (height, width).")
+    return found

@@ -1,0 +1,188 @@
+"""Changes of pictures: what each number of a table does to them, beside Pillow doing the same to one picture."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance
+from torch import Tensor
+
+from regard.errors import SettingError
+from regard.inputs.augment import COLUMNS, NOTHING, Augment, apply, apply_map, draw_changes, mixing
+
+WHOLE = {"width": 1.0, "height": 1.0, "brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "weight": 1.0}
+
+
+def photographs(count: int = 3, height: int = 40, width: int = 56, seed: int = 0) -> Tensor:
+    """Smooth colours with some edges and some noise."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width] / max(height, width)
+    waves = [127 + 90 * np.sin(6 * x * a + 5 * y * b + c) for a, b, c in random.random((3 * count, 3)) * 3]
+    made = np.stack(waves).reshape(count, 3, height, width) + random.normal(0, 6, (count, 3, height, width))
+    made[:, :, height // 4 : height // 2, width // 3 : width // 2] += 60
+    return torch.from_numpy(made.clip(0, 255).astype(np.uint8))
+
+
+def table(count: int = 3, **values: float) -> Tensor:
+    rows = {name: {**WHOLE, **values}.get(name, 0.0) for name in COLUMNS}
+    found = torch.tensor([list(rows.values())] * count)
+    found[:, -1] = torch.arange(count)
+    return found
+
+
+def pillow(x: Tensor, number: int) -> Image.Image:
+    return Image.fromarray(x[number].permute(1, 2, 0).contiguous().numpy())
+
+
+def pixels(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+
+
+def test_without_changes_pictures_are_exactly_their_bytes_by_255() -> None:
+    x = photographs(4)
+    for how in (None, NOTHING):
+        changes = torch.from_numpy(draw_changes(np.random.default_rng(1), 4, NOTHING))
+        assert torch.equal(apply(x, changes, (40, 56), how), x.float() / 255)
+    assert NOTHING.nothing and not Augment().nothing
+    maps = torch.randint(0, 60000, (4, 40, 56))
+    assert torch.equal(apply_map(maps, changes, (40, 56)), maps)
+
+
+@pytest.mark.parametrize("size", [(24, 24), (40, 56), (90, 70), (7, 9)])
+@pytest.mark.parametrize("box", [(0.0, 0.0, 1.0, 1.0), (0.25, 0.5, 0.5, 0.25), (0.113, 0.21, 0.71, 0.437)])
+def test_a_cut_out_is_what_pillow_makes_of_it(size: tuple[int, int], box: tuple[float, ...]) -> None:
+    x = photographs()
+    left, top, width, height = box
+    found = apply(x, table(left=left, top=top, width=width, height=height), size)
+    corners = (left * 56, top * 40, (left + width) * 56, (top + height) * 40)
+    for number in range(3):
+        wanted = pillow(x, number).resize(size[::-1], Image.Resampling.BILINEAR, box=corners)
+        # Pillow rounds to bytes after each of its two passes
+        assert (found[number] - pixels(wanted)).abs().max() <= 1.01 / 255
+
+
+def test_mirroring_comes_after_the_cut_out() -> None:
+    x = photographs()
+    box = {"left": 0.1, "top": 0.2, "width": 0.6, "height": 0.7}
+    assert torch.equal(apply(x, table(**box, mirrored=1.0), 20), apply(x, table(**box), 20).flip(3))
+    assert torch.equal(apply(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
+
+
+def test_a_quarter_of_a_turn_moves_every_pixel_of_a_square() -> None:
+    x = photographs(height=32, width=32)
+    turned = apply(x, table(angle=np.pi / 2), 32)
+    assert (turned - torch.rot90(x.float() / 255, 1, (2, 3))).abs().max() < 1e-3
+    small = apply(x, table(angle=np.radians(10)), 32)
+    for number in range(3):
+        wanted = pixels(pillow(x, number).rotate(10, Image.Resampling.BILINEAR))
+        assert (small[number] - wanted)[:, 8:24, 8:24].abs().max() < 1.5 / 255
+
+
+@pytest.mark.parametrize(
+    ("name", "enhance"),
+    [("brightness", ImageEnhance.Brightness), ("contrast", ImageEnhance.Contrast), ("saturation", ImageEnhance.Color)],
+)
+@pytest.mark.parametrize("factor", [0.6, 1.3])
+def test_colours_change_as_pillow_changes_them(name: str, enhance: type, factor: float) -> None:
+    x = photographs()
+    found = apply(x, table(**{name: factor}), (40, 56))
+    for number in range(3):
+        assert (found[number] - pixels(enhance(pillow(x, number)).enhance(factor))).abs().max() <= 2 / 255
+    assert found.min() >= 0 and found.max() <= 1
+
+
+def test_mixed_pictures_have_their_parts_of_both() -> None:
+    x = photographs()
+    changes = table(weight=0.25)
+    changes[:, -1] = torch.tensor([2.0, 0.0, 1.0])
+    weight, partner = mixing(changes)
+    plain = x.float() / 255
+    wanted = weight.view(-1, 1, 1, 1) * plain + (1 - weight).view(-1, 1, 1, 1) * plain[partner]
+    assert partner.tolist() == [2, 0, 1]
+    torch.testing.assert_close(apply(x, changes, (40, 56)), wanted, rtol=0, atol=1e-6)
+
+
+def test_changes_are_a_function_of_the_seed_alone() -> None:
+    how = Augment(mixup=0.4, rotation=15)
+    first, again = (draw_changes(np.random.default_rng(7), 64, how) for _ in range(2))
+    assert first.dtype == np.float32 and first.shape == (64, len(COLUMNS)) and np.array_equal(first, again)
+    assert not np.array_equal(first, draw_changes(np.random.default_rng(8), 64, how))
+    plain = draw_changes(np.random.default_rng(7), 64, Augment(flip=False, colour=0.0))
+    assert np.array_equal(plain[:, :4], first[:, :4])  # what is switched off changes nothing else
+    assert not plain[:, 4:6].any() and (plain[:, 6:10] == 1).all()
+
+
+def test_drawn_numbers_keep_to_their_bounds_and_fill_them() -> None:
+    how = Augment(crop=0.2, ratio=1.5, colour=0.3, mixup=1.0, rotation=20)
+    drawn = dict(zip(COLUMNS, draw_changes(np.random.default_rng(0), 20_000, how).T, strict=True))
+    share, apart = drawn["width"] * drawn["height"], drawn["width"] / drawn["height"]
+    assert share.min() + 1e-6 >= 0.2 and share.min() < 0.21 and share.max() > 0.99 and abs(share.mean() - 0.6) < 0.01
+    assert apart.max() <= 1.5001 and apart.max() > 1.45 and apart.min() < 1 / 1.45
+    assert (drawn["left"] >= 0).all() and (drawn["left"] + drawn["width"] <= 1.0001).all()
+    assert (drawn["top"] >= 0).all() and (drawn["top"] + drawn["height"] <= 1.0001).all()
+    assert abs(drawn["mirrored"].mean() - 0.5) < 0.02 and abs(np.abs(drawn["angle"]).max() - np.radians(20)) < 1e-3
+    assert abs(drawn["contrast"].min() - 0.7) < 1e-3 and abs(drawn["weight"].mean() - 0.5) < 0.02
+    assert sorted(drawn["partner"]) == list(range(20_000))
+
+
+def test_masks_and_depths_stay_with_their_pictures() -> None:
+    """A mask that says which quarter of a large picture has which colour says so afterwards."""
+    colours = torch.tensor([[20, 20, 20], [240, 20, 20], [20, 240, 20], [20, 20, 240]], dtype=torch.uint8)
+    masks = torch.zeros(8, 60, 80, dtype=torch.long)
+    masks[:, :30, 40:], masks[:, 30:, :40], masks[:, 30:, 40:] = 1, 2, 3
+    x = colours[masks].permute(0, 3, 1, 2).contiguous()
+    changes = torch.from_numpy(draw_changes(np.random.default_rng(5), 8, Augment(crop=0.3, colour=0, rotation=25)))
+    found, mask = apply(x, changes, 48), apply_map(masks, changes, 48)
+    nearest = (found[:, None] - colours.float().view(1, 4, 3, 1, 1) / 255).square().sum(2).argmin(1)
+    assert (nearest == mask).float().mean() > 0.97 and mask.unique().tolist() == [0, 1, 2, 3]
+    depth = torch.rand(8, 60, 80) + 1
+    depth[:, 10:30, 20:60] = 0
+    moved = apply_map(depth, changes, 48)
+    assert torch.isin(moved, depth).all() and (moved == 0).any()
+    hole = apply_map((depth == 0).to(torch.uint8), changes, 48)
+    assert torch.equal(hole.bool(), moved == 0)
+
+
+def test_corners_that_a_turn_uncovers_mirror_what_is_beside_them() -> None:
+    height, width, angle = 30, 44, 0.7
+    mask = torch.randint(0, 250, (1, height, width), dtype=torch.uint8)
+    around = np.pad(mask[0].numpy(), 40, mode="symmetric")
+    y, x = np.mgrid[0:height, 0:width] + 0.5 - np.array([height / 2, width / 2]).reshape(2, 1, 1)
+    down, across = x * np.sin(angle) + y * np.cos(angle) + height / 2, x * np.cos(angle) - y * np.sin(angle) + width / 2
+    wanted = around[np.floor(down).astype(int) + 40, np.floor(across).astype(int) + 40]
+    found = apply_map(mask, table(1, angle=angle), (height, width))[0].numpy()
+    assert down.min() < -3 and (found == wanted).mean() > 0.99
+    x = mask[:, None].expand(1, 3, -1, -1).contiguous()
+    smooth = torch.nn.functional.avg_pool2d(x.float(), 7, 1, 3).to(
+        torch.uint8
+    )  # so that a pixel beside is nearly the same
+    picture = apply(smooth, table(1, angle=angle), (height, width))[0, 0]
+    flat = apply_map(smooth[:, 0], table(1, angle=angle), (height, width))[0].float() / 255
+    assert (picture - flat)[3:-3, 3:-3].abs().max() < 0.15
+
+
+def test_nearest_is_the_pixel_that_the_middle_falls_into() -> None:
+    mask = torch.randint(0, 9, (1, 33, 47), dtype=torch.uint8)
+    box = {"left": 0.2, "top": 0.1, "width": 0.5, "height": 0.8}
+    found = apply_map(mask, table(1, **box), (21, 30))[0].numpy()
+    corners = (0.2 * 47, 0.1 * 33, 0.7 * 47, 0.9 * 33)
+    whole = Image.fromarray(mask[0].numpy()).transform(
+        (30, 21), Image.Transform.EXTENT, corners
+    )  # the nearest by default
+    assert (found == np.array(whole)).mean() > 0.99
+
+
+def test_what_cannot_happen_is_left_out_without_a_difference() -> None:
+    x = photographs(6)
+    for how in (Augment(), Augment(mixup=0.3, colour=0.0), Augment(rotation=10, flip=False)):
+        changes = torch.from_numpy(draw_changes(np.random.default_rng(3), 6, how))
+        torch.testing.assert_close(apply(x, changes, 32, how), apply(x, changes, 32), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"crop": 0.0}, {"crop": 1.2}, {"ratio": 0.5}, {"colour": 1.0}, {"mixup": -1.0}, {"rotation": 200.0}]
+)
+def test_settings_without_a_meaning_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SettingError):
+        Augment(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,255 @@
+"""What a check of pictures finds in folders that were spoilt on purpose, and that it finds nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from regard.data.picture_checks import PictureReport, check_depths, check_masked, check_pictures, check_plain
+from regard.data.picture_survey import PictureSurvey
+from regard.data.pictures import pictures_of
+from regard.data.settings import Data
+from regard.data.survey import unheard
+
+
+def picture(seed: int, height: int = 12, width: int = 16) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8))
+
+
+def clean(folder: Path, count: int = 104, first: int = 0) -> Path:
+    for number in range(count):
+        path = folder / ("cat" if number % 2 else "dog") / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(first + number).save(path)
+    return folder
+
+
+def found(report: PictureReport) -> dict[str, tuple[str, int]]:
+    return {finding.kind: (finding.severity, finding.count) for finding in report.findings if finding.kind != "classes"}
+
+
+def classify(folder: Path, valid: Path | None = None) -> PictureReport:
+    return check_pictures([str(folder)], [] if valid is None else [str(valid)], None, Data())
+
+
+def test_clean_pictures_have_only_their_classes_told(tmp_path: Path) -> None:
+    report = classify(clean(tmp_path))
+    assert found(report) == {} and report.counts == {"pictures": 104, "entries": 1, "classes": 2}
+    assert report.spreads[0].train == {"cat": 52, "dog": 52}
+    said = str(report)
+    assert "classes (cat: 52, dog: 52)" in said and said.splitlines()[-1].startswith("nothing must be fixed")
+    assert report.sizes()["width"] == dict.fromkeys(("least", "q25", "median", "q75", "q99", "most"), 16)
+    assert "height" in said and report.as_dict()["sizes"]["height"]["median"] == 12
+
+
+def cut(folder: Path) -> None:
+    path = folder / "cat/zz.png"
+    picture(900, 60, 60).save(path)
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def save(image: Image.Image, name: str, **how: Any) -> Any:
+    return lambda folder: image.save(folder / name, **how)
+
+
+def sideways() -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
+    ("cut off", cut, {"broken": ("error", 1)}),
+    ("no picture", lambda folder: (folder / "dog/zz.jpg").write_text("<html>"), {"broken": ("error", 1)}),
+    ("hidden", lambda folder: [(folder / name).write_text("x") for name in (".x.png", "dog/a.txt")], {"skipped": ("note", 2)}),
+    ("beside", save(picture(901), "zz.png"), {"empty": ("warning", 1)}),
+    ("one pixel", save(picture(902, 1, 1), "cat/zz.png"), {"tiny": ("warning", 1)}),
+    ("stripe", save(picture(903, 9, 200), "cat/zz.png"), {"stripe": ("warning", 1)}),
+    ("blank", save(Image.new("RGB", (20, 20), "red"), "cat/zz.png"), {"blank": ("warning", 1)}),
+    ("grey", save(picture(904).convert("L"), "cat/zz.png"), {"modes": ("note", 2)}),
+    ("cmyk", save(picture(905).convert("CMYK"), "cat/zz.jpg"), {"modes": ("note", 2)}),
+    ("sideways", save(picture(906), "cat/zz.png", exif=sideways()), {"turned": ("note", 1)}),
+    ("again", lambda folder: picture(3).save(folder / "cat/zz.bmp"), {"duplicates": ("warning", 1)}),
+    ("otherwise", lambda folder: picture(3).save(folder / "dog/zz.webp", lossless=True), {"contradiction": ("warning", 1)}),
+    ("rare", lambda folder: ((folder / "cow").mkdir(), picture(907).save(folder / "cow/a.png")), {"rare": ("warning", 1)}),
+    ("moving", save(picture(908), "cat/z.webp", save_all=True, append_images=[picture(909)]), {"animated": ("note", 1)}),
+    ("clear", lambda folder: clear(folder), {"clear": ("note", 1), "modes": ("note", 2)}),
+]  # fmt: skip
+
+
+def clear(folder: Path) -> None:
+    image = picture(910)
+    image.putalpha(90)
+    image.save(folder / "dog/zz.png")
+
+
+@pytest.mark.parametrize(("spoil", "wanted"), [case[1:] for case in SPOILT], ids=[case[0] for case in SPOILT])
+def test_what_was_spoilt_is_found_and_nothing_else(
+    spoil: Any, wanted: dict[str, tuple[str, int]], tmp_path: Path
+) -> None:
+    spoil(clean(tmp_path))
+    report = classify(tmp_path)
+    assert found(report) == wanted
+    for finding in report.findings:
+        if finding.kind not in ("classes", "modes", "rare"):
+            place = str(finding.places[0])
+            assert "z" in place or finding.kind == "skipped"
+
+
+def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
+    clean(tmp_path)
+    (tmp_path / "cat/000.png").write_bytes(b"")
+    picture(3).save(tmp_path / "dog/zz.png")
+    report = classify(tmp_path)
+    place = next(finding for finding in report.findings if finding.kind == "contradiction").places[0]
+    other = os.path.join(tmp_path, "cat", "003.png")
+    assert place.text == f"dog/zz.png → dog  (otherwise in {other})" and place.path == str(tmp_path)
+    broken = next(finding for finding in report.findings if finding.kind == "broken").places[0]
+    assert broken.path == str(tmp_path / "cat/000.png") and broken.text == "is empty."
+
+
+def test_reading_again_for_places_counts_nothing_twice(tmp_path: Path) -> None:
+    (clean(tmp_path, 4) / "cat/notes.txt").write_text("x")
+    survey = PictureSurvey([str(tmp_path)], None, pictures_of)
+    survey.read(unheard, "pictures")
+    assert len(survey.places([0, 3])) == 2 and survey.place(3).endswith("002.png")
+    assert survey.tallies["skipped"].count == 1
+
+
+def test_pictures_in_both_sets_and_unknown_classes_are_found(tmp_path: Path) -> None:
+    train, valid = clean(tmp_path / "train"), clean(tmp_path / "valid", 20, first=500)
+    picture(4).save(valid / "dog/seen.bmp")
+    picture(6).save(valid / "cat/seen.png")
+    (valid / "cow").mkdir()
+    picture(700).save(valid / "cow/a.png")
+    report = classify(train, valid)
+    assert found(report) == {
+        "leak": ("error", 1), "leak_answer": ("warning", 1), "unknown": ("error", 1), "rare": ("warning", 1),
+    }  # fmt: skip
+    leak = next(finding for finding in report.findings if finding.kind == "leak").places[0]
+    assert "seen.bmp" in leak.text and leak.text.endswith("004.png)") and report.counts["validation_pictures"] == 23
+
+
+def test_rows_without_their_files_are_found(tmp_path: Path) -> None:
+    clean(tmp_path / "p")
+    rows = [f"p/{'cat' if n % 2 else 'dog'}/{n:03}.png,{n % 3}" for n in range(104)]
+    (tmp_path / "t.csv").write_text("\n".join(["image,label", *rows, "p/gone.png,1", ",2"]) + "\n")
+    report = check_pictures([str(tmp_path / "t.csv")], [], None, Data())
+    assert found(report) == {"missing": ("error", 1), "empty": ("warning", 1)}
+    places = {finding.kind: finding.places[0] for finding in report.findings if finding.places}
+    assert places["missing"].line == 106 and places["empty"].line == 107 and report.counts["classes"] == 3
+
+
+def test_pictures_alone_need_no_class(tmp_path: Path) -> None:
+    report = check_plain([str(clean(tmp_path))], [], None, Data())
+    assert found(report) == {} and report.task == "draw" and not report.spreads
+    assert found(check_plain([str(clean(tmp_path / "few", 1))], [], None, Data())) == {"few": ("error", 1)}
+
+
+# -- masks
+
+
+def masked(folder: Path, count: int = 104, values: tuple[int, ...] = (0, 1, 2)) -> Path:
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+    for number in range(count):
+        picture(number).save(folder / f"images/{number:03}.png")
+        mask(folder, number, values)
+    return folder
+
+
+def mask(folder: Path, number: int, values: tuple[int, ...], height: int = 12, width: int = 16) -> None:
+    made = np.random.default_rng(number).choice(values, (height, width)).astype(np.uint8)
+    Image.fromarray(made).save(folder / f"masks/{number:03}.png")
+
+
+def segment(folder: Path, valid: Path | None = None) -> PictureReport:
+    return check_masked([str(folder)], [] if valid is None else [str(valid)], None, Data())
+
+
+def test_clean_masks_have_their_classes_and_void_told(tmp_path: Path) -> None:
+    masked(tmp_path, values=(0, 1, 2, 255))
+    report = segment(tmp_path)
+    assert found(report) == {"void": ("note", 0)} and report.counts["classes"] == 3
+    assert "void (255): 2" in str(report) and set(report.spreads[0].train) == {"0", "1", "2"}
+    assert sum(report.spreads[0].train.values()) < 104 * 12 * 16
+    (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n255 x\n")
+    assert "unknown_values" in found(segment(tmp_path))
+    (tmp_path / "classes.txt").write_text("0 sky\n1 road\n2 tree\n3 bird\n255 void\n")
+    report = segment(tmp_path)
+    assert found(report) == {"void": ("note", 0), "absent": ("warning", 1)} and "bird" in str(report)
+
+
+def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
+    masked(tmp_path)
+    (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n")
+    mask(tmp_path, 5, (0, 1), height=16, width=12)
+    mask(tmp_path, 6, (0, 9, 44))
+    (tmp_path / "masks/007.png").unlink()
+    (tmp_path / "masks/008.png").write_bytes(b"")
+    picture(3).save(tmp_path / "masks/009.png")
+    picture(10).save(tmp_path / "images/011.png")
+    report = segment(tmp_path)
+    assert found(report) == {
+        "mask_size": ("error", 1), "unknown_values": ("error", 1), "partner": ("error", 1), "broken": ("error", 2),
+        "contradiction": ("warning", 1),
+    }  # fmt: skip
+    places = {finding.kind: finding.places for finding in report.findings if finding.places}
+    assert (
+        places["mask_size"][0].text == "12 × 16, and its picture 16 × 12" and "005.png" in places["mask_size"][0].path
+    )
+    assert places["unknown_values"][0].text == "9, 44"
+    assert places["broken"][0].text == "is empty." and "is coloured" in places["broken"][1].text
+
+
+def test_numbers_that_only_validation_has_are_found(tmp_path: Path) -> None:
+    train, valid = masked(tmp_path / "a"), masked(tmp_path / "b", 3, (0, 1, 2, 7))
+    for number in range(3):
+        picture(600 + number).save(valid / f"images/{number:03}.png")
+    assert found(segment(train, valid)) == {"unknown": ("error", 1)}
+    alone = masked(tmp_path / "c", values=(4,))
+    assert found(segment(alone)) == {"one_class": ("error", 1)}
+    mostly = masked(tmp_path / "d", values=(0, 1, 255, 255, 255, 255))
+    assert found(segment(mostly)) == {"void": ("warning", 0)}
+    assert found(segment(masked(tmp_path / "e", values=tuple(range(256))))) == {"many_classes": ("error", 256)}
+
+
+# -- depth
+
+
+def deep(folder: Path, scale: int = 3000, known: float = 0.9) -> Path:
+    for name in ("images", "depth"):
+        (folder / name).mkdir(parents=True)
+    for number in range(104):
+        picture(number).save(folder / f"images/{number:03}.png")
+        random = np.random.default_rng(number)
+        made = random.integers(scale // 2, 2 * scale, (12, 16)) * (random.random((12, 16)) < known)
+        Image.fromarray(made.astype(np.uint16)).save(folder / f"depth/{number:03}.png")
+    return folder
+
+
+def test_depth_is_told_with_its_range_and_what_is_unknown(tmp_path: Path) -> None:
+    report = check_depths([str(deep(tmp_path / "a"))], [], None, Data())
+    assert found(report) == {"known": ("note", 0), "range": ("note", 0)}
+    assert "whose depth is known: 89.9 %" in str(report) and "metres" in str(report)
+    odd = check_depths([str(tmp_path / "a")], [], None, Data(unit=1.0))
+    assert found(odd)["range"] == ("warning", 0) and "Is the unit right?" in str(odd)
+    assert found(check_depths([str(deep(tmp_path / "b", known=0.3))], [], None, Data()))["known"] == ("warning", 0)
+
+
+def test_depth_maps_that_do_not_fit_are_found(tmp_path: Path) -> None:
+    folder = deep(tmp_path)
+    for number, (height, width) in enumerate([(24, 32), (16, 12)]):
+        Image.fromarray(np.full((height, width), 900, np.uint16)).save(folder / f"depth/{number:03}.png")
+    Image.fromarray(np.zeros((12, 16), np.uint16)).save(folder / "depth/003.png")
+    picture(1).convert("L").save(folder / "depth/004.png")
+    report = check_depths([str(folder)], [], None, Data())
+    assert found(report) == {
+        "depth_size": ("note", 1), "depth_shape": ("error", 1), "depth_unknown": ("warning", 1), "broken": ("error", 1),
+        "known": ("note", 0), "range": ("note", 0),
+    }  # fmt: skip

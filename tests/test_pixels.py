@@ -1,0 +1,474 @@
+"""Files of pixels: every kind is read, or refused by its name; and pictures made ready as published processors make them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from regard import raster
+from regard.errors import DataError, SettingError
+from regard.inputs.pixels import FILE, Pixels, read_depth, read_mask, read_picture
+
+
+def photograph(height: int = 45, width: int = 70, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width] / max(height, width)
+    waves = [127 + 100 * np.sin(9 * x * a + 7 * y * b + c) for a, b, c in random.random((3, 3)) * 3]
+    return (np.stack(waves, axis=2) + random.normal(0, 9, (height, width, 3))).clip(0, 255).astype(np.uint8)
+
+
+def saved(image: Image.Image, path: Path, **how: Any) -> str:
+    image.save(path, **how)
+    return str(path)
+
+
+def encoded(image: Image.Image, form: str, **how: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form, **how)
+    return stream.getvalue()
+
+
+# -- kinds of pictures
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
+def test_what_is_kept_without_loss_is_read_as_it_was(form: str) -> None:
+    picture = photograph()
+    how = {"lossless": True} if form == "WEBP" else {}
+    assert np.array_equal(read_picture(encoded(Image.fromarray(picture), form, **how)), picture)
+
+
+def test_a_path_and_its_bytes_are_one_picture(tmp_path: Path) -> None:
+    path = saved(Image.fromarray(photograph()), tmp_path / "a.jpg", quality=95)
+    found = read_picture(path)
+    assert found.dtype == np.uint8 and found.flags.writeable and found.shape == (45, 70, 3)
+    assert np.array_equal(found, read_picture(Path(path).read_bytes()))
+    assert np.array_equal(found, np.array(Image.open(path)))
+
+
+def test_grey_palettes_and_bits_become_colours() -> None:
+    picture = Image.fromarray(photograph())
+    grey = np.array(picture.convert("L"))
+    assert np.array_equal(read_picture(encoded(picture.convert("L"), "PNG")), np.repeat(grey[:, :, None], 3, 2))
+    coloured = picture.quantize(200)
+    assert np.array_equal(read_picture(encoded(coloured, "PNG")), np.array(coloured.convert("RGB")))
+    bits = picture.convert("1")
+    assert np.array_equal(read_picture(encoded(bits, "PNG"))[:, :, 0], np.array(bits).astype(np.uint8) * 255)
+
+
+def test_sixteen_bits_are_rounded_to_eight() -> None:
+    values = np.linspace(0, 65535, 60 * 40).reshape(40, 60).astype(np.uint16)
+    found = read_picture(encoded(Image.fromarray(values), "PNG"))
+    assert np.array_equal(found[:, :, 1], np.rint(values / 257).astype(np.uint8))
+    shares = (values / 65535).astype(np.float32)
+    assert np.array_equal(
+        read_picture(encoded(Image.fromarray(shares), "TIFF"))[:, :, 0], np.rint(shares * 255).astype(np.uint8)
+    )
+    with pytest.raises(DataError, match="grey values from -3 to"):
+        read_picture(encoded(Image.fromarray(shares - 3), "TIFF"))
+
+
+def test_cmyk_becomes_red_green_and_blue() -> None:
+    image = Image.fromarray(photograph()).convert("CMYK")
+    found = read_picture(encoded(image, "JPEG", quality=98))
+    assert np.abs(found.astype(int) - np.array(image.convert("RGB"))).mean() < 6
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP"])
+def test_what_is_transparent_lies_on_white(form: str) -> None:
+    picture = photograph(20, 20)
+    alpha = np.full((20, 20, 1), 255, np.uint8)
+    alpha[:10], alpha[10:12] = 0, 128
+    image = Image.fromarray(np.concatenate([picture, alpha], 2))
+    found = read_picture(encoded(image, form, **({"lossless": True, "exact": True} if form == "WEBP" else {})))
+    assert (found[:10] == 255).all() and np.array_equal(found[12:], picture[12:])
+    half = picture[10:12] * (128 / 255) + 255 * (127 / 255)
+    assert np.abs(found[10:12] - half).max() <= 1.5
+    palette = Image.fromarray(picture).quantize(16)
+    clear = read_picture(encoded(palette, "PNG", transparency=3))
+    assert (clear[np.array(palette) == 3] == 255).all()
+    grey = Image.merge("LA", [Image.fromarray(picture[:, :, 0]), Image.fromarray(alpha[:, :, 0])])
+    assert (read_picture(encoded(grey, "PNG"))[:10] == 255).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_stand_upright_as_the_camera_noted(orientation: int) -> None:
+    picture = photograph()
+    image, exif = Image.fromarray(picture), Image.Exif()
+    exif[0x0112] = orientation
+    turned = {
+        1: picture, 2: picture[:, ::-1], 3: picture[::-1, ::-1], 4: picture[::-1], 5: picture.transpose(1, 0, 2),
+        6: np.rot90(picture, -1), 7: picture[::-1, ::-1].transpose(1, 0, 2), 8: np.rot90(picture, 1),
+    }[orientation]  # fmt: skip
+    assert np.array_equal(read_picture(encoded(image, "PNG", exif=exif)), turned)
+    _, facts = raster.look(encoded(image, "JPEG", exif=exif))
+    assert (facts.height, facts.width) == turned.shape[:2] and facts.turned == (orientation > 1)
+
+
+def test_broken_notes_of_a_camera_leave_the_picture(tmp_path: Path) -> None:
+    content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
+    assert read_picture(content).shape == (45, 70, 3)
+
+
+@pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
+def test_of_what_moves_the_first_frame_is_taken(form: str) -> None:
+    frames = [Image.fromarray(np.full((9, 12, 3), shade, np.uint8)) for shade in (40, 120, 250)]
+    content = encoded(frames[0], form, save_all=True, append_images=frames[1:])
+    pixels, facts = raster.look(content)
+    assert np.abs(pixels.astype(int) - 40).max() <= 3 and facts.animated
+    assert not raster.look(encoded(frames[0], form))[1].animated
+
+
+# -- what is refused
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
+        content = encoded(Image.fromarray(photograph(90, 90)), form)
+        path = tmp_path / f"cut.{form.lower()}"
+        path.write_bytes(content[: len(content) // 2])
+        with pytest.raises(DataError, match=rf"cut\.{form.lower()}: (is cut off|is damaged|begins like)") as error:
+            read_picture(str(path))
+        assert "Copy or download it again" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"%PDF-1.7 ...", "it is a PDF"),
+        (b"<!DOCTYPE html><title>404</title>", "a page of HTML"),
+        (b"\n <svg xmlns='x'></svg>", "an SVG drawing"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "git-lfs"),
+        (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC.*Convert it to JPEG"),
+        (b"\x89PNG\r\n\x1a\nnothing", "begins like a PNG"),
+        (b"\0\1\2\3 some bytes", "no picture of a known kind"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "PostScript"),
+    ],
+)
+def test_what_is_no_picture_is_called_what_it_is(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(content)
+    with pytest.raises(DataError, match=rf"a\.jpg: .*{said}"):
+        read_picture(str(tmp_path / "a.jpg"))
+    with pytest.raises(DataError, match=rf"table\.parquet, line 7: .*{said}"):
+        read_picture(content, place=("table.parquet", 7))
+
+
+def test_a_path_without_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.png: there is no such file"):
+        read_picture(str(tmp_path / "none.png"))
+    with pytest.raises(DataError, match="is a folder"):
+        read_picture(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(DataError, match="is no file"):
+        read_picture(str(tmp_path / "pipe.png"))
+
+
+def bomb(side: int) -> bytes:
+    """A PNG that claims to have side x side pixels, and holds none."""
+    import zlib
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("side", "megapixels"), [(10_001, 100), (12_000, 144), (20_000, 400)])
+def test_more_than_a_hundred_megapixels_are_refused(side: int, megapixels: int) -> None:
+    with pytest.raises(DataError, match=rf"has {megapixels} megapixels, and at most 100 are decoded"):
+        read_picture(bomb(side))
+    with pytest.raises(DataError, match=r"is cut off|is damaged"):  # so many are tried
+        read_picture(bomb(9_500))
+
+
+def test_a_large_jpeg_is_decoded_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = encoded(Image.fromarray(photograph(120, 200)), "JPEG", quality=95)
+    monkeypatch.setattr(raster, "LIMIT", 10_000)
+    monkeypatch.setattr(
+        Image, "MAX_IMAGE_PIXELS", 8_000
+    )  # beyond twice that Pillow raises before anything can be asked
+    pixels, facts = raster.look(content)
+    assert pixels.shape == (60, 100, 3) and facts.reduced and (facts.height, facts.width) == (120, 200)
+    small = np.array(Image.fromarray(photograph(120, 200)).resize((100, 60), Image.Resampling.BOX))
+    assert np.abs(pixels.astype(int) - small).mean() < 4
+    with pytest.raises(DataError, match="megapixels"):
+        read_picture(encoded(Image.fromarray(photograph(120, 200)), "PNG"))
+
+
+def test_only_what_is_needed_of_a_jpeg_is_decoded() -> None:
+    content = encoded(Image.fromarray(photograph(400, 600)), "JPEG")
+    sizes = {least: read_picture(content, least).shape[:2] for least in (0, 300, 200, 120, 100, 40, 1)}
+    assert sizes == {
+        0: (400, 600), 300: (400, 600), 200: (200, 300), 120: (200, 300), 100: (100, 150), 40: (50, 75), 1: (50, 75),
+    }  # fmt: skip
+
+
+def test_damaged_bytes_give_a_picture_or_an_error_and_nothing_else() -> None:
+    random = np.random.default_rng(0)
+    for form in ("JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP", "PPM"):
+        whole = encoded(Image.fromarray(photograph(24, 24)), form)
+        for _ in range(25):
+            content = bytearray(whole)
+            for place in random.integers(0, len(content), 4):
+                content[place] = random.integers(0, 256)
+            for read in (read_picture, read_mask, read_depth):
+                try:
+                    found = read(bytes(content))
+                except DataError:
+                    continue
+                assert found.ndim == (3 if read is read_picture else 2)
+
+
+def test_pillow_says_nothing_from_any_thread_and_filters_stay(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)  # it warns of more, and warnings are errors here
+    content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12")
+    before = list(warnings.filters)
+    heard: list[Exception] = []
+
+    def read() -> None:
+        for _ in range(40):
+            try:
+                read_picture(content)
+            except Exception as error:
+                heard.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not heard and not recwarn.list and list(warnings.filters) == before
+    with raster._quiet():
+        read_picture(content)
+        assert warnings.filters[0][0] == "ignore"  # one that is done leaves the others in quiet
+    assert list(warnings.filters) == before
+
+
+# -- masks and depth
+
+
+def test_masks_hold_numbers_of_classes() -> None:
+    values = np.random.default_rng(0).integers(0, 12, (30, 40)).astype(np.uint8)
+    assert np.array_equal(read_mask(encoded(Image.fromarray(values), "PNG")), values)
+    palette = Image.fromarray(values).convert("P")
+    palette.putpalette(np.random.default_rng(1).integers(0, 256, 768).tolist())
+    assert np.array_equal(read_mask(encoded(palette, "PNG")), values)
+    wide = values.astype(np.uint16) * 900
+    found = read_mask(encoded(Image.fromarray(wide), "PNG"))
+    assert found.dtype == np.uint16 and np.array_equal(found, wide)
+    bits = Image.fromarray(values > 5)
+    assert np.array_equal(read_mask(encoded(bits, "PNG")), values > 5)
+    grey = Image.fromarray(np.repeat(values[:, :, None], 3, 2))
+    assert np.array_equal(read_mask(encoded(grey, "PNG")), values)
+
+
+def test_coloured_masks_need_a_table_of_colours() -> None:
+    table = {(128, 64, 128): 0, (0, 0, 0): 7, (255, 255, 0): 300}
+    numbers = np.random.default_rng(0).integers(0, 3, (10, 12))
+    image = Image.fromarray(np.array(list(table), dtype=np.uint8)[numbers])
+    content = encoded(image, "PNG")
+    assert np.array_equal(read_mask(content, table), np.array([0, 7, 300])[numbers])
+    assert np.array_equal(read_mask(encoded(image.quantize(3), "PNG"), table), np.array([0, 7, 300])[numbers])
+    with pytest.raises(DataError, match=r"is coloured.*classes.json"):
+        read_mask(content)
+    with pytest.raises(DataError, match=r"colours that no class has, such as \[255, 255, 0\]"):
+        read_mask(content, {colour: value for colour, value in table.items() if value < 100})
+    with pytest.raises(DataError, match="is a JPEG, which blurs"):
+        read_mask(encoded(image, "JPEG"))
+
+
+def test_depth_is_metres_and_0_where_nothing_is_known(tmp_path: Path) -> None:
+    millimetres = np.random.default_rng(0).integers(0, 9000, (20, 30)).astype(np.uint16)
+    millimetres[:3] = 0
+    found = read_depth(encoded(Image.fromarray(millimetres), "PNG"))
+    assert found.dtype == np.float32 and np.allclose(found, millimetres / 1000) and (found[:3] == 0).all()
+    assert np.allclose(read_depth(encoded(Image.fromarray(millimetres), "PNG"), 1 / 5000), millimetres / 5000)
+    metres = (millimetres / 1000).astype(np.float32)
+    metres[0, :4] = [np.nan, np.inf, -1, 0]
+    wanted = np.where(np.isfinite(metres) & (metres > 0), metres, 0)
+    assert np.array_equal(read_depth(encoded(Image.fromarray(metres), "TIFF")), wanted)
+    for array in (metres, metres[None], metres[:, :, None].astype(np.float64)):
+        np.save(tmp_path / "a.npy", array)
+        assert np.allclose(read_depth(str(tmp_path / "a.npy")), wanted)
+    with pytest.raises(DataError, match=r"8 bits a pixel.*data\.unit"):
+        read_depth(encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"))
+    assert read_depth(encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"), 0.1).max() <= 25.5
+    with pytest.raises(DataError, match="pixels of the kind RGB"):
+        read_depth(encoded(Image.fromarray(photograph()), "PNG"), 1.0)
+
+
+def test_arrays_that_are_no_depth_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
+    with pytest.raises(DataError, match=r"a\.npy: holds an array \(2, 3, 4\)"):
+        read_depth(str(tmp_path / "a.npy"))
+    np.save(tmp_path / "b.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"b\.npy: is a damaged array"):
+        read_depth(str(tmp_path / "b.npy"))
+
+
+# -- beside published processors
+
+
+def processor(name: str, **values: Any) -> Any:
+    library = pytest.importorskip("transformers", reason="the reference for parity")
+    assert library
+    from importlib import import_module
+
+    module = import_module(f"transformers.models.{name.lower()}.image_processing_pil_{name.lower()}")
+    return getattr(module, f"{name}ImageProcessorPil")(**values)
+
+
+THEIRS: list[tuple[str, dict[str, Any]]] = [
+    ("ViT", {}),
+    ("ViT", {"size": {"height": 48, "width": 64}, "resample": 3}),
+    ("ViT", {"do_resize": False, "do_normalize": False}),
+    ("ViT", {"size": {"height": 32, "width": 32}, "resample": 0, "do_rescale": False, "do_normalize": False}),
+    ("Bit", {}),
+    ("Bit", {"size": {"shortest_edge": 51}, "crop_size": {"height": 33, "width": 40}, "resample": 1}),
+    ("Bit", {"size": {"shortest_edge": 30}, "crop_size": {"height": 37, "width": 52}}),
+    ("Bit", {"size": {"shortest_edge": 44}, "do_center_crop": False}),
+    ("Bit", {"size": {"height": 64, "width": 64}, "crop_size": {"height": 56, "width": 56}}),
+    ("Bit", {"do_resize": False, "crop_size": {"height": 50, "width": 55}}),
+    ("ConvNext", {"size": {"shortest_edge": 64}}),
+    ("ConvNext", {"size": {"shortest_edge": 100}, "crop_pct": 0.9}),
+    ("ConvNext", {"size": {"shortest_edge": 384}}),
+    ("DPT", {"size": {"height": 64, "width": 64}}),
+    ("DPT", {"size": {"height": 70, "width": 90}, "ensure_multiple_of": 32}),
+    ("DPT", {"size": {"height": 96, "width": 96}, "keep_aspect_ratio": True, "ensure_multiple_of": 32}),
+    ("DPT", {"size": {"height": 50, "width": 120}, "keep_aspect_ratio": True, "ensure_multiple_of": 14}),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), THEIRS, ids=[f"{name}-{at}" for at, (name, _) in enumerate(THEIRS)])
+def test_pixels_are_those_of_published_processors(name: str, values: dict[str, Any], tmp_path: Path) -> None:
+    theirs = processor(name, **values)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = Pixels.load(tmp_path / "theirs")
+    (tmp_path / "ours").mkdir()
+    ours.save(tmp_path / "ours")
+    assert Pixels.load(tmp_path / "ours") == ours
+    kind = json.loads((tmp_path / "ours" / FILE).read_text())["image_processor_type"].removesuffix("ImageProcessor")
+    again = type(processor(kind)).from_pretrained(tmp_path / "ours")  # what we write, they read
+    for number, (height, width) in enumerate([(45, 70), (120, 61), (33, 33), (300, 217)]):
+        picture = photograph(height, width, number)
+        made = ours.prepare(picture)
+        assert made.dtype == np.uint8 and made.shape[:2] == ours.fitted(height, width)
+        plain = theirs(picture, do_rescale=False, do_normalize=False, return_tensors="np")["pixel_values"][0]
+        assert np.array_equal(made, plain.transpose(1, 2, 0))
+        batch = torch.from_numpy(made).permute(2, 0, 1)[None]
+        normal = ours.normalise(batch)
+        for other in (theirs, again):
+            wanted = torch.from_numpy(np.array(other(picture, return_tensors="np")["pixel_values"]))
+            torch.testing.assert_close(normal, wanted.float(), rtol=0, atol=1e-6)
+        if "do_rescale" not in values:
+            torch.testing.assert_close(ours.normalise(batch / 255), normal, rtol=0, atol=1e-6)
+
+
+def folder(path: Path, **said: Any) -> Path:
+    (path / FILE).write_text(json.dumps(said))
+    return path
+
+
+def test_old_files_are_read(tmp_path: Path) -> None:
+    half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    assert Pixels.load(folder(tmp_path, do_resize=True, do_normalize=True, size=224, **half)) == Pixels()
+    found = Pixels.load(
+        folder(tmp_path, feature_extractor_type="ConvNextFeatureExtractor", size=224, resample=3, crop_pct=0.875)
+    )
+    assert (found.size, found.edge, found.crop, found.resize) == ((224, 224), 256, True, "shortest")
+    found = Pixels.load(
+        folder(tmp_path, feature_extractor_type="DPTFeatureExtractor", size=384, keep_aspect_ratio=True, **half)
+    )
+    assert (found.size, found.resize) == ((384, 384), "ratio")
+    found = Pixels.load(
+        folder(tmp_path, image_processor_type="ViTImageProcessorFast", size={"height": 32, "width": 48}, device=None)
+    )
+    assert found.size == (32, 48)
+
+
+def test_other_processors_are_read_by_their_fields_or_refused(tmp_path: Path) -> None:
+    whole = {"size": {"shortest_edge": 224}, "crop_size": 200, "do_center_crop": True, "resample": 3,
+             "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.2, 0.2]}  # fmt: skip
+    found = Pixels.load(folder(tmp_path, image_processor_type="CLIPImageProcessor", **whole))
+    assert found == Pixels((200, 200), "shortest", 224, True, 1, 3, 1 / 255, (0.4, 0.5, 0.6), (0.2, 0.2, 0.2))
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"image_processor_type": "NewImageProcessor", "size": 224}, "NewI?.*not known.*image_mean, image_std, resample"),
+        ({"image_processor_type": "ImageGPTImageProcessor", "clusters": [[0, 0, 0]]}, "colours of a palette"),
+        ({"do_pad": True, "size_divisor": 32}, "'do_pad' is true"),
+        ({"do_flip_channel_order": True}, "'do_flip_channel_order'"),
+        ({"size": {"shortest_edge": 800, "longest_edge": 1333}}, "of no known form"),
+        ({"image_processor_type": "PoolFormerImageProcessor", **whole, "crop_pct": 0.9}, "crop_pct"),
+        ({"image_mean": [0.5]}, "pictures of 1 channels"),
+        ({"image_std": [0, 0, 0]}, "mean nothing"),
+        ({"size": {"height": "x", "width": 3}}, "mean nothing"),
+        ({"resample": 99}, "mean nothing"),
+    ]  # fmt: skip
+    for said, why in refused:
+        with pytest.raises(DataError, match=rf"{FILE}: .*{why}"):
+            Pixels.load(folder(tmp_path, **said))
+    (tmp_path / FILE).write_text("{")
+    with pytest.raises(DataError, match="cannot be read"):
+        Pixels.load(tmp_path)
+    (tmp_path / FILE).unlink()
+    assert not Pixels.exists(tmp_path)
+    with pytest.raises(DataError, match=r"there is no preprocessor_config\.json"):
+        Pixels.load(tmp_path)
+    with pytest.raises(SettingError):
+        Pixels((0, 224))
+
+
+def test_masks_are_laid_as_their_pictures() -> None:
+    """A picture whose red is its class, at sizes where nothing has to be mixed."""
+    blocks = np.random.default_rng(0).integers(0, 200, (6, 9)).astype(np.uint8)
+    mask = blocks.repeat(20, 0).repeat(20, 1)
+    picture = np.repeat(mask[:, :, None], 3, 2)
+    for pixels in (
+        Pixels((60, 90), resample=0),
+        Pixels((50, 50), "shortest", 60, True, resample=0),
+        Pixels((130, 200), "none", crop=True),
+    ):
+        assert np.array_equal(pixels.prepare_map(mask), pixels.prepare(picture)[:, :, 0])
+    places = np.arange(120 * 180, dtype=np.int32).reshape(120, 180)
+    for height, width in ((37, 53), (130, 301)):
+        nearest = np.array(Image.fromarray(places).resize((width, height), Image.Resampling.NEAREST))
+        # where the middle of a pixel falls between two, Pillow's sum of steps decides by its rounding
+        rows, columns = (
+            [at for at in range(new) if (2 * at + 1) * old % (2 * new)] for new, old in ((height, 120), (width, 180))
+        )
+        found = Pixels((height, width)).prepare_map(places)
+        assert np.array_equal(found[rows][:, columns], nearest[rows][:, columns]) and len(rows) > 30 < len(columns)
+    floats = Pixels((30, 30)).prepare_map(mask.astype(np.float32))
+    assert floats.dtype == np.float32 and np.isin(floats, mask).all()
+    assert Pixels((200, 200), "none", crop=True).prepare_map(mask, fill=255)[0, 0] == 255
+
+
+def test_a_stripe_is_cut_before_it_fills_the_memory() -> None:
+    pixels = Pixels((224, 224), "shortest", 256, True)
+    stripe = np.random.default_rng(0).integers(0, 256, (20_000, 1, 3)).astype(np.uint8)
+    assert pixels.prepare(stripe).shape == (224, 224, 3)
+    assert pixels.prepare(stripe.transpose(1, 0, 2)).shape == (224, 224, 3)
+    assert pixels.prepare_map(stripe[:, :, 0]).shape == (224, 224)
+    assert Pixels((384, 384), "ratio", multiple=32).prepare(stripe).shape[1] == 32
+    with pytest.raises(DataError, match="20000 × 1 would become"):
+        Pixels((224, 224), "shortest").prepare(stripe)
+
+
+def test_another_size_cuts_off_as_much() -> None:
+    assert Pixels((224, 224), "shortest", 256, True).at(112, 112).edge == 128
+    assert Pixels().at(32, 48).size == (32, 48)
+    assert Pixels((224, 224), "shortest", 256, True).least == 256 and Pixels((32, 48)).least == 48
