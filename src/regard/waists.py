@@ -60,6 +60,8 @@ class Batch:
     """positions of x when they are not 0, 1, 2, …"""
     changes: Tensor | None = None
     """(B, n) how each picture is cut out, mirrored and coloured before it is looked at; None: not at all"""
+    changed_by: Any = None
+    """what these changes can be"""
     documents: Tensor | None = None
     """(B, L) the number of the document that each position of x belongs to, where a row holds several"""
     offsets: Offsets | None = None

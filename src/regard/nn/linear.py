@@ -84,7 +84,8 @@ def _plain(x: Tensor, weight: Tensor) -> bool:
 
 def recheck() -> None:
     """Before a search: weights that were changed behind the back of the version counter shall be noticed."""
-    _round[0] += 1
+    if not torch.compiler.is_compiling():  # a number that changes would be compiled anew each time
+        _round[0] += 1
 
 
 def _packed(weight: Tensor, rows: int) -> Tensor:

@@ -14,6 +14,7 @@ from regard.config import override
 from regard.data.document_checks import check_documents
 from regard.data.findings import Report
 from regard.data.pair_checks import check_pairs
+from regard.data.picture_checks import check_depths, check_masked, check_pictures, check_plain
 from regard.data.settings import Data
 from regard.data.span_checks import check_spans
 from regard.data.spread import ClassReport
@@ -23,6 +24,7 @@ from regard.data.tagged_checks import check_tagged
 from regard.data.text_checks import check_texts
 from regard.data.together_checks import check_together
 from regard.errors import SettingError, UnknownName
+from regard.runs.kinds import task_for
 from regard.runs.settings import gather
 
 CHECKS: dict[str, Callable[..., Report]] = {
@@ -30,6 +32,11 @@ CHECKS: dict[str, Callable[..., Report]] = {
     "choose": check_questions, "tag": check_tagged, "span": check_spans, "embed": check_together,
 }  # fmt: skip
 """How the data of each task is checked."""
+
+LOOKS: dict[str, Callable[..., Report]] = {
+    "classify": check_pictures, "segment": check_masked, "depth": check_depths, "draw": check_plain,
+}  # fmt: skip
+"""The same of tasks whose samples are pictures."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -40,8 +47,8 @@ def check(
 ) -> Report:  # fmt: skip
     """Look at data as `train` would read it. `print` the report, or read its findings; `out` is where the lengths are
     drawn, a folder or a .png or .svg file."""
-    if task not in CHECKS:
-        raise UnknownName("task", task, CHECKS, "See 'regard list tasks'.")
+    if task not in {**CHECKS, **LOOKS}:
+        raise UnknownName("task", task, {**CHECKS, **LOOKS}, "See 'regard list tasks'.")
     if not data:
         raise SettingError("there is no data. Name files with --data.")
     said = gather(settings)
@@ -51,16 +58,20 @@ def check(
     made = override(Data(), said.get("data", {}), "data.")
     picture = None if out is None else _picture(Path(out))
     with _progress() as advance:
-        report = CHECKS[task](data, valid, columns or None, made, advance)
-    if picture is None or not len(report.lengths.words):
+        paths = [data] if isinstance(data, str | os.PathLike) else data
+        pictured = task_for(task, None, [os.fspath(path) for path in paths], columns).reads == "pictures"
+        report = (LOOKS if pictured else CHECKS)[task](data, valid, columns or None, made, advance)
+    if picture is None:
         return report
-    from regard.draw.lengths import draw_lengths
+    drawn = []
+    if len(report.lengths.words):
+        from regard.draw.lengths import draw_lengths
 
-    drawn = [draw_lengths(report.lengths, picture)]
+        drawn.append(draw_lengths(report.lengths, picture))
     if isinstance(report, ClassReport) and report.spreads:
         from regard.draw.spread import draw_spread
 
-        drawn.append(draw_spread(report.spreads, picture.with_name(f"classes{picture.suffix}")))
+        drawn.append(draw_spread(report.spreads, picture.with_name(_beside(picture))))
     return replace(report, pictures=tuple(map(str, drawn)))
 
 
@@ -72,6 +83,11 @@ def _picture(out: Path) -> Path:
         return out / "lengths.png"
     check_ending(out, (".png", ".svg"))
     return out
+
+
+def _beside(picture: Path) -> str:
+    """The name of the picture of classes, which belongs to that of lengths."""
+    return f"classes{picture.suffix}" if picture.stem == "lengths" else f"{picture.stem}-classes{picture.suffix}"
 
 
 @contextmanager

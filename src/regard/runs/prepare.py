@@ -16,7 +16,7 @@ from regard.data.cache import key_of, recall, remember, stored
 from regard.data.files import chunked
 from regard.data.pairs import Empty
 from regard.data.split import fingerprint
-from regard.data.store import VERSION, Writer
+from regard.data.store import ANY, VERSION, Writer
 from regard.errors import DataError
 from regard.inputs.text import CHUNK, Text
 from regard.runs.order import Order, Sources
@@ -63,12 +63,14 @@ def validation_samples(task: Task, sources: Sources, settings: Settings, say: Sa
     if sources.valid:
         return read_samples(task, sources.valid, dict(sources.columns), say)
     held = list(Files(task, sources, settings.data.share, say).read().held)
-    say(f"  on what was held out in training: {len(held):,} {task.unit}")
+    say(f"  on what was held out in training: {task.some(len(held))}")
     return held
 
 
 def _held_out(task: Task, found: Reading, say: Say) -> list[Any]:
-    say(f"  no --valid given: {len(found.held):,} {task.unit} are held out for validation, chosen by their content")
+    held = len(found.held)
+    be = "is" if held == 1 else "are"
+    say(f"  no --valid given: {task.some(held)} {be} held out for validation, chosen by their content")
     return list(found.held)
 
 
@@ -96,8 +98,8 @@ def prepare(order: Order, say: Say) -> Prepared:
         "fingerprint": found.fingerprint,
         "valid_fingerprint": fingerprint(task.texts(valid)),
     }
-    say(f"  {facts['train']:,} {task.unit} to train on, {facts['valid']:,} to validate, {task.about_reader(reader)}")
-    return Prepared(train, encoded, reader, config, facts, found.labels, task.pairing(valid, settings.data))
+    say(f"  {task.some(facts['train'])} to train on, {facts['valid']:,} to validate, {task.about_reader(reader)}")
+    return Prepared(train, encoded, reader, config, facts, found.labels, task.pairing(valid, settings.data, train))
 
 
 def _make_text(files: Files, found: Reading, settings: Settings, say: Say, valid: Sequence[Any]) -> Text:
@@ -167,11 +169,12 @@ def _tokens(
     def encode(samples: Sequence[Any]) -> Encoded:
         return files.task.encode(samples, reader, config, limit.longest, settings.data, found.labels)
 
-    store = stored(key, files.task.sides, count, lambda writer: _encode(files, found, encode, writer), say)
+    sides = {side: ANY if side in files.task.counts else count for side in files.task.sides}
+    store = stored(key, sides, lambda writer: _encode(files, found, encode, writer), say)
     skipped, place = store.facts["too_long"], store.facts["first"]
     # the store knows which pair it was, not where: the same texts may lie in other files by now
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []
-    how = files.task.how(reader, config, limit.longest, settings.data)
+    how = files.task.how(reader, config, limit.longest, settings.data, found.labels)
     train = Encoded([], store.sides, [], how)
     limit.tell("training", len(train), first, skipped, say)
     return train

@@ -12,7 +12,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from regard.tasks import Task
 Say = Callable[[str], None]
 T = TypeVar("T")
 
-_FORM = 3
+_FORM = 5
 """Raised when files are parsed in another way than before: what was found then holds no more."""
 _PAUSE = 10.0
 """Seconds between two lines about a long pass."""
@@ -99,8 +99,10 @@ class Files:
             found = Reading(**{**kept, **lists, "held": held})
         else:
             found = self._read_through()
-            if self._stamp() == self._stamps:  # else it is not what was summed
-                remember(self.key, asdict(found))
+            inside = any(getattr(sample, "content", b"") for sample in found.held)  # pictures are no notes
+            if not inside and self._stamp() == self._stamps:  # else it is not what was summed
+                rows = [{name: value for name, value in asdict(sample).items() if value != b""} for sample in found.held]
+                remember(self.key, {**asdict(replace(found, held=())), "held": rows})
         if found.empty:
             path, line = found.first_empty
             self.say(empties(self.task, found.empty, path, line))
@@ -132,7 +134,8 @@ class Files:
         held, kept, empty = None, [], _Empties()
         valid, rest = _Part(self.task), _Part(self.task)
         if not self.sources.valid:
-            held = Held(map(self.task.key, paced(self._all(), f"{self.task.unit} read", self.say)), self.share)
+            keys = map(self.task.key, paced(self._all(), f"{self.task.unit} read", self.say))
+            held = Held(keys, self.share, least=self.task.least)
         total, count, shared, labels = Fingerprint(), 0, 0, set[str]()
         for sample in paced(self._all(empty), f"{self.task.unit} read", self.say):
             if held is not None and self.task.key(sample) in held:
@@ -175,6 +178,8 @@ def _content(task: Task, sample: Any) -> Iterator[str]:
     yield from task.texts((sample,))
     if hasattr(sample, "opens"):
         yield f"{sample.opens} {sample.torn}"
+    if "document" in task.sides:
+        yield str(sample.document)
 
 
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from regard.errors import UnknownName
-from regard.systems import bert, decoder, gpt1, gpt2, gpt3, longformer, roformer, transformer
+from regard.systems import (
+    bert,
+    bit,
+    decoder,
+    dpt,
+    gpt1,
+    gpt2,
+    gpt3,
+    hybrid,
+    imagegpt,
+    longformer,
+    resnet,
+    roformer,
+    swin,
+    transformer,
+    vit,
+)  # fmt: skip
 from regard.systems.preset import Preset, System
 
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
         transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM,
-        longformer.SYSTEM,
+        longformer.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, resnet.SYSTEM, bit.SYSTEM, swin.SYSTEM, imagegpt.SYSTEM, dpt.SYSTEM,
     )
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from regard.nn.encoder import Embedding, EncoderOnly, Pooler, encoder_weights
 from regard.nn.norm import Norm
 from regard.nn.position import Learned
 from regard.nn.reaching import Reaching
+from regard.nn.relative import Relative, check_relative, inside
 from regard.systems import encoding
 from regard.systems.preset import Preset, System, check_sizes
 from regard.weights import Names, Published, Tensors, entry, tied, under
@@ -43,6 +44,9 @@ class Config:
     """steps between the tokens of a window: one number for each head; none given: 1 for all"""
     undilated: int = 0
     """so many of the lowest blocks have windows without gaps"""
+    relative: Relative = "none"
+    """positions inside attention, beside those that are added: rotary in either layout; the others need a table of all tokens
+    by all, which windows do not have"""
     pooler: bool = False
     """one more layer on the state of the first token, as the bare published model has it; no task here reads it"""
     types: int = 1
@@ -82,6 +86,12 @@ class Config:
             raise SettingError(
                 f"model.dilation has a number of at least 1 for each of {self.heads} heads, not {self.dilation}."
             )
+        if self.relative in ("buckets", "shaw"):
+            raise SettingError(
+                f"model.relative={self.relative} needs a number for every token by every other, and windows have no such "
+                "table: none, rotary and rotary-halves can be had."
+            )
+        check_relative(self)
 
     @property
     def reaches(self) -> tuple[int, ...]:
@@ -129,7 +139,7 @@ def build(config: Config) -> EncoderOnly:
             dropout=config.dropout,
             first=config.pad + 1,
         ),
-        encoder=Stack(blocks),
+        encoder=Stack(blocks, position=inside(config, config.depth)),
         pooler=Pooler(config.width) if config.pooler else None,
         windows=config.reaches,
         dilations=[config.dilation if number >= config.undilated else () for number in range(config.depth)],
@@ -206,13 +216,24 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def unsayable(config: Config) -> str:
-    if all(step == 1 for step in config.dilation):
-        return ""
-    return f"the published layout has no dilated windows; this model has dilation={config.dilation}."
+    if any(step != 1 for step in config.dilation):
+        return f"the published layout has no dilated windows; this model has dilation={config.dilation}."
+    if config.relative != "none":
+        return f"the published layout has no positions inside attention; this model has relative={config.relative}."
+    return ""
+
+
+LONG = ("classify", "choose", "tag", "span")
+
+
+def _whole(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The same, but long documents are read as far as the model reads: that is what it is for."""
+    longest = {"data": {"longest": BASE.length}}
+    return {task: {**recipe, **(longest if task in LONG else {})} for task, recipe in recipes.items()}
 
 
 SYSTEM = System(
     name="longformer", about="encoder-only of 2020: windows and global tokens, for long documents", config=Config,
     presets=PRESETS, build=build, names=NAMES, published=PUBLISHED, tasks=encoding.TASKS, adapt=adapt, unsayable=unsayable,
-    recipes=encoding.TUNING, further=encoding.FURTHER,
+    recipes=_whole(encoding.TUNING), further=_whole(encoding.FURTHER),
 )  # fmt: skip

@@ -5,9 +5,13 @@ from __future__ import annotations
 from regard.errors import SettingError, UnknownName
 from regard.tasks.choose import Choose
 from regard.tasks.classify import Classify
+from regard.tasks.depth import Depth
 from regard.tasks.embed import Embed
 from regard.tasks.language import Language
 from regard.tasks.mask import Mask
+from regard.tasks.painting import Painting
+from regard.tasks.recognise import Recognise
+from regard.tasks.segment import Segment
 from regard.tasks.span import SpanTask
 from regard.tasks.tag import Tag
 from regard.tasks.task import Task
@@ -20,7 +24,7 @@ TASKS: dict[str, Task] = {
 }
 
 
-SEEING: dict[str, Task] = {}
+SEEING: dict[str, Task] = {task.name: task for task in (Recognise(), Segment(), Depth(), Painting())}
 """The same names where they are asked of bodies that read pictures."""
 
 

@@ -1,0 +1,91 @@
+"""What was looked at in a picture as one page that needs nothing else, and learned positions as a sheet of small maps."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.draw.overlay import GLOW, ramped
+from regard.draw.paper import check_ending, write_whole
+
+SCALE = 10_000
+"""Weights are kept as whole numbers: four digits of the largest."""
+
+
+def gaze_page(
+    picture: np.ndarray, attention: Any, ways: Mapping[str, np.ndarray], path: Path, title: str,
+    facts: Mapping[str, str], positions: Any = None,
+) -> Path:  # fmt: skip
+    """The picture, on which every layer and head, the roll-out and what counted can be laid."""
+    check_ending(path, (".html", ".htm"))
+    data = {
+        "picture": _uri(picture),
+        "ways": {name: _whole(grid) for name, grid in ways.items()},
+        "attention": None if attention is None else [[_whole(grid) for grid in layer] for layer in attention],
+        "positions": None if positions is None else _uri(position_sheet(positions)),
+        "glow": list(GLOW),
+    }
+    text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    pairs = "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts.items())
+    parts = {"title": html.escape(title), "facts": pairs, "data": text}
+    page = resources.files("regard.draw").joinpath("gaze.html").read_text(encoding="utf-8")
+    whole = re.sub(r"<!--(\w+)-->", lambda place: parts[place[1]], page)
+    return write_whole(path, lambda to: to.write_bytes(whole.encode("utf-8", "replace")))
+
+
+def _whole(grid: np.ndarray) -> dict[str, Any]:
+    most = float(grid.max()) or 1.0
+    return {
+        "most": most,
+        "shape": list(grid.shape),
+        "values": np.rint(SCALE * grid / most).astype(int).ravel().tolist(),
+    }
+
+
+def _uri(picture: np.ndarray) -> str:
+    from PIL import Image
+
+    to = io.BytesIO()
+    Image.fromarray(picture).save(to, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(to.getvalue()).decode()}"
+
+
+def position_sheet(alike: np.ndarray, cell: int = 4, gap: int = 2) -> np.ndarray:
+    """(n², n²) cosines as a sheet of n x n maps, one for each place, each as large as the grid itself."""
+    side = round(len(alike) ** 0.5)
+    low, high = float(alike.min()), float(np.sort(alike, axis=1)[:, -2].max())  # each is most like itself
+    shares = ((alike - low) / max(high - low, 1e-12)).clip(0, 1).reshape(side, side, side, side)
+    size = side * cell
+    sheet = np.full((side * (size + gap) - gap, side * (size + gap) - gap, 3), 255, dtype=np.uint8)
+    for row in range(side):
+        for column in range(side):
+            top, left = row * (size + gap), column * (size + gap)
+            colours = ramped(shares[row, column], GLOW)
+            sheet[top : top + size, left : left + size] = colours.repeat(cell, 0).repeat(cell, 1)
+    return sheet
+
+
+def draw_positions(alike: np.ndarray, path: Path) -> Path:
+    """How alike the learned position of each place is to those of all others."""
+    from regard.draw.paper import styled
+
+    ending = check_ending(path, (".png", ".svg"))
+    with styled():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.4, 6.9), dpi=160)
+        axes = figure.add_axes((0.03, 0.02, 0.94, 0.88))
+        axes.imshow(position_sheet(alike), interpolation="nearest")
+        axes.axis("off")
+        figure.text(0.03, 0.955, "How alike learned positions are", weight="bold", size=11)
+        figure.text(0.03, 0.925, "each small map: one place against all others; bright is alike", size=8)
+        return write_whole(path, lambda to: figure.savefig(to, format=ending))

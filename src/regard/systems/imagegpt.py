@@ -1,0 +1,260 @@
+"""Generative Pretraining from Pixels (Chen et al. 2020): ImageGPT.
+
+What is new against GPT-2: a picture is a text. Its pixels stand row by row, each the nearest of a few hundred colours, and the
+next one is learnt. Nothing tells the model that a picture has two dimensions: positions are counted through. Norms take no
+mean away and add no bias, and colours are said by a matrix of their own: the sign that begins a picture is never said.
+
+The paper's code has no biases in its layers; where they were published they were given biases of 0, which we have too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import WeightsError
+from regard.nn.attention import Attention
+from regard.nn.block import Block, Feed, Residual, Stack, Tokens
+from regard.nn.causal import DecoderOnly
+from regard.nn.dense import Tap
+from regard.nn.linear import Linear
+from regard.nn.loss import read_cross_entropy
+from regard.nn.norm import RMS
+from regard.nn.patches import quarters
+from regard.nn.position import Learned
+from regard.nn.rules import marks
+from regard.systems.preset import Preset, System, check_sizes
+from regard.waists import Batch, States
+from regard.weights import Names, Published, Tensors, entry, turned, under
+
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 32
+    """side of the pictures, which are square and read row by row: there are size x size positions"""
+    colours: int = 512
+    """of the palette"""
+    width: int = 512
+    """width of the states"""
+    depth: int = 24
+    """blocks"""
+    heads: int = 8
+    """attention heads"""
+    hidden: int = 2048
+    """inner width of the feed-forward layers"""
+    dropout: float = 0.0
+    """share dropped of each sub-layer's output"""
+    attention_dropout: float = 0.0
+    """share dropped of the attention weights"""
+    embedding_dropout: float = 0.0
+    """share dropped of the embeddings"""
+    eps: float = 1e-5
+    """small number in the norms"""
+    draws: bool = True
+    """has the matrix that says colours; who only tells classes apart needs none"""
+
+    @property
+    def length(self) -> int:
+        return self.size**2
+
+    @property
+    def vocabulary(self) -> int:
+        """What can be read: the colours, and the sign that begins a picture."""
+        return self.colours + 1
+
+    @property
+    def start(self) -> int:
+        """The sign that begins a picture."""
+        return self.colours
+
+    @property
+    def head_dropout(self) -> float:
+        return 0.0
+
+    @property
+    def head_bias(self) -> bool:
+        """Whether what tells classes apart has a bias."""
+        return False
+
+    def maps(self) -> tuple[Tap, ...]:
+        """Every pixel is a place of its own."""
+        return tuple(Tap(block, self.width, 1, flat=True, token=False) for block in quarters(self.depth))
+
+    def __post_init__(self) -> None:
+        sizes = ("size", "colours", "width", "depth", "heads", "hidden")
+        check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
+
+
+def _recipe(images: int, accumulate: int, rate: float, **train: Any) -> dict[str, dict[str, Any]]:
+    """The rate rises over an epoch of ImageNet and falls to 0; nothing is dropped and nothing decays."""
+    usual = {
+        "steps": 1_000_000, "images": images, "accumulate": accumulate, "rate": rate, "warmup": 10_000,
+        "schedule": "cosine", "smoothing": 0.0, "betas": "0.9,0.95", "eps": 1e-8, "decay": 0.0, "clip": 1.0,
+    }  # fmt: skip
+    return {"train": {**usual, **train}, "decode": {"sample": True}}
+
+
+SMALL = Config()
+PRESETS = {
+    "imagegpt-mini": Preset(
+        replace(SMALL, size=28, colours=32, width=192, depth=8, heads=6, hidden=768),
+        3_719_040,
+        _recipe(32, 1, 1e-3, steps=10_000, warmup=500, every=1000),
+    ),
+    "imagegpt-small": Preset(SMALL, 76_682_240, _recipe(32, 4, 3e-3)),
+    "imagegpt-medium": Preset(
+        replace(SMALL, width=1024, depth=36, hidden=4096), 455_489_536, _recipe(16, 8, 3e-3)
+    ),
+    "imagegpt-large": Preset(
+        replace(SMALL, width=1536, depth=48, heads=16, hidden=6144), 1_362_914_304, _recipe(8, 16, 1e-3)
+    ),
+}  # fmt: skip
+
+
+class Painter(DecoderOnly):
+    """The decoder-only body that says colours by a matrix of its own, and sums a picture up as the mean of its states."""
+
+    def __init__(
+        self, tokens: Tokens, position: Learned, decoder: Stack, dropout: float, colours: Linear | None
+    ) -> None:
+        super().__init__(tokens, position, decoder, dropout)
+        if colours is not None:
+            self.colours = colours
+
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
+        states = super().forward(batch, taps)
+        return replace(states, summary=_mean(states.sequence, batch))
+
+    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+        return self.colours(x)
+
+    def cross_entropy(
+        self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
+    ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+        return read_cross_entropy(x, self.colours.weight, None, labels, smoothing)
+
+
+def _mean(x: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "B D"] | None:
+    """Over what is real of each row; rows that hold several documents have no summary."""
+    if batch.offsets is not None or batch.documents is not None:
+        return None
+    if batch.mask is None:
+        return x.mean(1)
+    real = marks(batch.mask, x.shape[1])[..., None]
+    return torch.where(real, x, 0.0).sum(1) / real.sum(1).clamp(min=1)
+
+
+def _block(config: Config) -> Block:
+    def residual(inner: nn.Module) -> Residual:
+        return Residual(inner, config.width, "pre", config.dropout, config.eps, RMS)
+
+    return Block(
+        attend=residual(Attention(config.width, config.heads, dropout=config.attention_dropout)),
+        feed=residual(Feed(config.width, config.hidden, "quick_gelu")),
+    )
+
+
+def build(config: Config) -> Painter:
+    """The whole machine."""
+    body = Painter(
+        tokens=Tokens(config.vocabulary, config.width, scaled=False),
+        position=Learned(config.length, config.width, std=0.01),
+        decoder=Stack([_block(config) for _ in range(config.depth)], RMS(config.width, config.eps)),
+        dropout=config.embedding_dropout,
+        colours=Linear(config.width, config.colours, bias=False) if config.draws else None,
+    )
+    return _begun(body, config)
+
+
+def _begun(body: Painter, config: Config) -> Painter:
+    """Weights as in OpenAI's code: q, k and v N(0, 1/width), what attention adds divided by the depth too, the matrix of
+    the colours 0, so that all are equally likely at first."""
+    stds = {"qkv": config.width**-0.5, "out": (config.width * config.depth) ** -0.5, "up": 0.02, "down": 0.02}
+    nn.init.normal_(body.tokens.table.weight, std=0.02)
+    for name, part in body.decoder.named_modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=stds[name.rpartition(".")[2]])
+            nn.init.zeros_(part.bias)
+    if config.draws:
+        nn.init.zeros_(body.colours.weight)
+    return body
+
+
+OURS, THEIRS = "decoder.blocks.{n}", "transformer.h.{n}"
+NAMES = Names(
+    entries=(
+        entry("tokens.table.weight", "transformer.wte.weight"),
+        entry("position.table.weight", "transformer.wpe.weight"),
+        entry(f"{OURS}.attend.norm.weight", f"{THEIRS}.ln_1.weight"),
+        *turned(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
+        *turned(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
+        entry(f"{OURS}.feed.norm.weight", f"{THEIRS}.ln_2.weight"),
+        *turned(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
+        *turned(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
+        entry("decoder.norm.weight", "transformer.ln_f.weight"),
+        entry("colours.weight", "lm_head.weight"),
+        entry("head.classes.{part}", "score.{part}"),
+    ),
+    drop=(f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias"),
+    heads=("lm_head.*", "score.*"),
+    optional=("colours.*",),
+)
+
+
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Over there positions are counted, and the sign that begins a picture is one of the colours."""
+    size = math.isqrt(fields["size"])
+    if size**2 != fields["size"]:
+        raise WeightsError(
+            f"config.json: n_positions={fields['size']} is no square; only square pictures are supported."
+        )
+    hidden = fields["hidden"] or 4 * fields["width"]
+    return {**fields, "size": size, "colours": fields["colours"] - 1, "hidden": hidden}
+
+
+PUBLISHED = Published(
+    model_type="imagegpt",
+    architecture="ImageGPTModel",
+    keys={
+        "size": ("n_positions",),
+        "colours": ("vocab_size",),
+        "width": ("n_embd",),
+        "depth": ("n_layer",),
+        "heads": ("n_head",),
+        "hidden": ("n_inner",),
+        "dropout": ("resid_pdrop",),
+        "attention_dropout": ("attn_pdrop",),
+        "embedding_dropout": ("embd_pdrop",),
+        "eps": ("layer_norm_epsilon",),
+    },
+    defaults={
+        "n_positions": 1024, "vocab_size": 513, "n_embd": 512, "n_layer": 24, "n_head": 8, "resid_pdrop": 0.1,
+        "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-5,
+    },
+    fixed={
+        "activation_function": "quick_gelu", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": False,
+        "is_encoder_decoder": False,
+    },
+    harmless=("n_ctx", "initializer_range", "pad_token_id", "eos_token_id", "is_decoder"),
+    filled=_filled,
+    written_as=lambda fields: {**fields, "size": fields["size"] ** 2, "colours": fields["colours"] + 1},
+    heads={"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"},
+)  # fmt: skip
+
+
+def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """Files of the bare body have no prefix, and old ones bring their masks along."""
+    return config, under(tensors, "transformer.", NAMES.heads)
+
+
+SYSTEM = System(
+    name="imagegpt", about="decoder-only of 2020: paints pictures pixel by pixel", config=Config, presets=PRESETS,
+    build=build, names=NAMES, published=PUBLISHED, tasks=("draw", "classify"), adapt=adapt, reads="pictures",
+)  # fmt: skip

@@ -1,0 +1,125 @@
+"""depth: a picture in, how far each of its pixels is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from regard.data.pictures import Picture, iterate_depths
+from regard.data.rows import Empty
+from regard.data.settings import Data
+from regard.decode.settings import Decode
+from regard.inputs.pixels import read_depth
+from regard.nn.dense import depth_head, settled
+from regard.nn.depth_loss import inverse, metric_loss, relative_loss
+from regard.tasks.asked import Asked
+from regard.tasks.dense_scores import Distances, as_depth
+from regard.tasks.mapped import Mapped
+from regard.tasks.pictured import Seeing, picture_of
+from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.waists import Answer, Batch
+
+METRIC = "metres"
+"""Stands among the labels of a model that tells distances; others tell nearness, up to a scale and a shift."""
+TYPICAL = 2.0
+"""Metres that an untaught head says."""
+SHOWN = 6
+"""Validation pictures that are drawn."""
+
+
+@dataclass(frozen=True)
+class Gauged(Seeing):
+    """How pictures and depths become batches."""
+
+    unit: float = 0.0
+
+
+class Depth(Mapped):
+    name = "depth"
+    about = "pictures with maps of depth (two folders, or a table); answers with the distance of each pixel"
+    columns = ("image", "depth")
+    metric = "abs_rel"
+    lowest = True
+    model = "dpt-small"
+    beside, kind, unknown = "depth", np.float32, 0.0
+
+    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
+        return iterate_depths(data, columns)
+
+    def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
+        return (METRIC,) if data.metric else ()
+
+    def bodied(self, config: Any) -> Any:
+        return settled(config, classes=False)
+
+    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
+        return depth_head(config, TYPICAL if METRIC in labels else None)
+
+    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Gauged:
+        seeing = super().how(text, config, longest, data)
+        return Gauged(seeing.pixels, seeing.augment, [], 0.0 if data is None else data.unit)
+
+    def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
+        return read_depth(source, data.unit or None)
+
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        batch = self.both(model, batch)
+        assert batch.labels is not None
+        known, said = batch.labels > 0, model.head(*self.taken(model, batch))
+        if METRIC in model.identity.labels:
+            return metric_loss(said, batch.labels, known)
+        nearness, known = inverse(batch.labels, known)
+        return relative_loss(said, nearness, known)
+
+    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+        """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself."""
+        pictures = [picture_of(item) for item in inputs]
+        return [
+            self._said(model, picture, said[0])
+            for picture, said in zip(pictures, self.painted(model, pictures), strict=True)
+        ]
+
+    def _said(self, model: Asked, picture: np.ndarray, said: np.ndarray) -> Answer:
+        unit = "metres" if METRIC in model.identity.labels else "nearness"
+        low, middle, high = (round(float(value), 4) for value in np.percentile(said, (1, 50, 99)))
+        value = {"unit": unit, "low": low, "median": middle, "high": high}
+        return Answer(value, (), (), {"depth": said.astype(np.float32), "picture": picture, "unit": unit})
+
+    def score(
+        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
+    ) -> Scored:
+        """Errors, and shares of pixels within a factor; what tells nearness only is fitted to each picture first."""
+        distances = Distances()
+        answers: list[Answer] = []
+        count = len(encoded) if most is None else min(most, len(encoded))
+        for picture, said, right in self.compared(model, encoded, count):
+            metres = said[0] if METRIC in model.identity.labels else as_depth(said[0], right)
+            distances.add(metres, right)
+            answer = self._said(model, picture, said[0])
+            more = {**answer.extra, "metres": metres, "right": right} if len(answers) < SHOWN else {}
+            answers.append(replace(answer, extra=more))
+        scores: dict[str, float | str] = {name: round(value, 4) for name, value in distances.scores().items()}
+        return {**scores, "samples": count}, answers
+
+    def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
+        from regard.draw.overlay import Measured, draw_depths
+
+        rows = [
+            Measured(answer.extra["picture"], answer.extra["metres"], answer.extra["right"], Path(sample.source).name)
+            for sample, answer in zip(samples, answers, strict=False)
+            if "right" in answer.extra
+        ]
+        return [draw_depths(rows, folder / "depths.png").name] if rows else []
+
+    def said(self, given: Any, answer: Answer) -> str:
+        value = answer.value
+        return f"{given}\t{value['low']} to {value['high']} {value['unit']}, median {value['median']}"
+
+    def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
+        value = answer.value
+        return {"picture": sample.source, "answer": f"{value['low']} to {value['high']} {value['unit']}"}

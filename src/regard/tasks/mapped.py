@@ -1,0 +1,143 @@
+"""What segment and depth share: a picture in, a map of the same size out."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data.album import Album
+from regard.data.pictures import Picture
+from regard.data.plan import Epochs, Shape
+from regard.data.settings import Data
+from regard.errors import DataError
+from regard.inputs.augment import apply_map
+from regard.inputs.pixels import Pixels
+from regard.raster import read_picture
+from regard.tasks.asked import Asked
+from regard.tasks.pictured import BICUBIC, LOOKED_AT, Pictured, row_of, source_of
+from regard.tasks.task import Encoded
+from regard.waists import Batch
+
+FEW = 16
+"""Pictures that are looked at together: each is a map."""
+
+
+class Mapped(Pictured):
+    sides: ClassVar[tuple[str, ...]] = ("picture", "beside")
+    beside: ClassVar[str]
+    """what belongs to a picture: mask or depth"""
+    kind: ClassVar[type]
+    """of the numbers of such a map"""
+    unknown: ClassVar[float]
+    """what stands where nothing is known"""
+
+    def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
+        """(H, W) as it is learnt from."""
+        raise NotImplementedError
+
+    def ready(self, config: Any, data: Data) -> Pixels:
+        """The whole picture, at `data.shape` or as a square."""
+        shape = data.shape or (config.size, config.size)
+        return Pixels((shape[0], shape[1]), "exact", resample=BICUBIC)
+
+    def texts(self, samples: Any) -> Iterator[str]:
+        for sample, text in zip(*_twice(samples, super().texts), strict=True):
+            yield f"{text}\0{os.path.basename(getattr(sample, self.beside))}"
+
+    def encode(
+        self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
+        labels: Sequence[str] = (),
+    ) -> Encoded:  # fmt: skip
+        sides = {
+            "picture": [row_of(sample) for sample in samples],
+            "beside": [row_of(self._other(sample)) for sample in samples],
+        }
+        return Encoded(list(samples), sides, [], self.how(text, config, longest, data, labels))
+
+    def _other(self, sample: Picture) -> Picture:
+        return Picture(getattr(sample, self.beside), content=sample.beside)
+
+    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+        plan = super().plan(encoded, config, tokens, seed, packed)
+        if len(encoded.how.album) < 2:
+            encoded.how.album.append(Album(len(encoded), encoded.how.wide.size, kind=self.kind))
+        return plan
+
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
+        rows = np.asarray(rows)
+        x, changes = self.pictures(encoded, rows)
+        learnt = rows.ndim == 2
+        pixels: Pixels = encoded.how.wide if learnt else encoded.how.pixels
+        album = encoded.how.album[1] if learnt and len(encoded.how.album) > 1 else Album(0, ())
+
+        def read(number: int) -> np.ndarray:
+            found = self.map_of(source_of(encoded.sides["beside"][number]), encoded.how)
+            return pixels.prepare_map(found, self.unknown).astype(self.kind)
+
+        maps = [album(number, functools.partial(read, number)) for number in (rows[:, 0] if learnt else rows).tolist()]
+        labels = torch.from_numpy(np.stack(maps))
+        return Batch(x, labels=labels, changes=changes, changed_by=encoded.how.augment)
+
+    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
+        yield from super().batches(encoded, config, min(tokens, FEW), data)
+
+    def both(self, model: Asked, batch: Batch) -> Batch:
+        """Pixels and what belongs to them, changed alike."""
+        assert batch.labels is not None
+        labels = batch.labels
+        if batch.changes is not None:
+            labels = apply_map(labels, batch.changes, model.pixels_or_refuse().size)
+        return replace(self.looked_at(model, batch), labels=labels)
+
+    def taken(self, model: Asked, batch: Batch) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+        """The maps that the head asks the body for, and the size of the pixels."""
+        height, width = batch.x.shape[-2:]
+        return model.body(batch, taps=model.head.taps).taps, (height, width)
+
+    def logits(self, model: Asked, batch: Batch) -> Tensor:
+        batch = self.looked_at(model, batch)
+        return model.head(*self.taken(model, batch))
+
+    def painted(self, model: Asked, pictures: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+        """What is said of each picture, (C, H, W) or (H, W), at its own size."""
+        pixels = model.pixels_or_refuse()
+        for start in range(0, len(pictures), FEW):
+            some = pictures[start : start + FEW]
+            made = np.stack([pixels.prepare(picture) for picture in some])
+            x = torch.from_numpy(made).permute(0, 3, 1, 2).contiguous().to(model.device)
+            with torch.inference_mode():
+                found = self.logits(model, Batch(x)).float()
+            found = found if found.ndim == 4 else found[:, None]
+            for one, picture in zip(found, some, strict=True):
+                wide = F.interpolate(one[None], picture.shape[:2], mode="bilinear", align_corners=False)
+                yield wide[0].cpu().numpy()
+
+    def compared(
+        self, model: Asked, encoded: Encoded, count: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Of the first samples: the picture, what is said of it, and what is right, at the size of the latter."""
+        for start in range(0, count, LOOKED_AT):
+            numbers = range(start, min(start + LOOKED_AT, count))
+            pictures = [read_picture(source_of(encoded.sides["picture"][number])) for number in numbers]
+            for number, picture, said in zip(numbers, pictures, self.painted(model, pictures), strict=True):
+                right = self.map_of(source_of(encoded.sides["beside"][number]), encoded.how)
+                if right.shape != picture.shape[:2]:
+                    high, wide = right.shape
+                    raise DataError(
+                        f"is {high} x {wide}, and its picture {picture.shape[0]} x {picture.shape[1]}.",
+                        getattr(encoded.samples[number], self.beside) if encoded.samples else None,
+                    )
+                yield picture, said, right
+
+
+def _twice(samples: Any, texts: Any) -> tuple[list[Any], Iterator[str]]:
+    kept = list(samples)
+    return kept, texts(kept)

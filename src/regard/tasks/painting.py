@@ -1,0 +1,279 @@
+"""draw: pictures are learnt pixel by pixel; answers are whole pictures, or what belongs below the upper half of one.
+
+A picture is a row of colours of a palette, line by line. The body reads a sign that begins it and all colours but the last,
+and at each place says the colour that follows, so that nothing is shifted a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.pictures import Picture, iterate_plain
+from regard.data.plan import Epochs, Even, Shape
+from regard.data.rows import Empty
+from regard.data.settings import Data
+from regard.data.store import Rows
+from regard.decode.search import Found, search
+from regard.decode.settings import Decode
+from regard.draw.pictures import Line, Shown, contact_sheet, grid, hidden
+from regard.errors import RegardError, SettingError
+from regard.inputs.palette import FILE, Palette
+from regard.inputs.rows import pad
+from regard.raster import read_picture
+from regard.tasks.asked import Asked
+from regard.tasks.pictured import Pictured, picture_of
+from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.waists import Answer, Batch
+
+SHOWN = 8
+"""Samples that are gone on with when a model is scored."""
+LOOKED = 2048
+"""Pictures that a palette is learnt from, chosen by chance among all."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What is asked for: a picture of which the first rows are given, none where it is drawn from nothing."""
+
+    picture: np.ndarray | None = None
+    """bytes (H, W, 3) at the side of the model"""
+    rows: int = 0
+
+
+class Painting(Pictured):
+    name = "draw"
+    about = "pictures; draws others like them, or goes on with the upper half of one"
+    columns = ("image",)
+    metric = "bits_per_pixel"
+    lowest = True
+    sides = ("colours",)
+    model = "imagegpt-mini"
+    generates = True
+
+    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
+        return iterate_plain(data, columns)
+
+    # -- the palette
+
+    def reader(self, folder: Path) -> Any:
+        return Palette.load(folder)
+
+    def ready(self, config: Any, data: Data) -> Any:
+        """Nothing: a palette is learnt."""
+
+    def learnt(self, samples: Iterable[Picture], config: Any, data: Data) -> Palette:
+        """As many colours as the model has, or as the pictures have. Only some of them are opened."""
+        pictures = (opened(sample, least=config.size) for sample in some(samples, LOOKED))
+        return Palette.learn(pictures, config.colours, config.size)
+
+    def fit(self, config: Any, text: Any) -> Any:
+        return replace(config, colours=len(text))
+
+    def about_reader(self, reader: Any) -> str:
+        return f"{len(reader):,} colours in the palette"
+
+    def rows_by(self, reader: Any) -> tuple[int, str]:
+        return len(reader), reader.fingerprint()
+
+    def bodied(self, config: Any) -> Any:
+        return replace(config, draws=True)
+
+    # -- pictures as rows of colours
+
+    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Any:
+        return None
+
+    def encode(
+        self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
+        labels: Sequence[str] = (),
+    ) -> Encoded:  # fmt: skip
+        _check_palette(text, config)
+        kind = np.uint16 if len(text) <= 2**16 else np.int32
+        rows = [text.ids(opened(sample, text.least)).astype(kind) for sample in samples]
+        values = np.concatenate(rows) if rows else np.zeros(0, kind)
+        starts = config.length * np.arange(len(rows) + 1, dtype=np.int64)
+        return Encoded(list(samples), {"colours": Rows(values, starts)}, [])
+
+    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+        return Even(len(encoded), tokens, seed)
+
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
+        """`rows` are numbers of samples, each alone or beside a number of chance."""
+        numbers = np.asarray(rows).reshape(len(rows), -1)[:, 0]
+        side = encoded.sides["colours"]
+        colours = np.stack([np.asarray(side[int(i)], dtype=np.int64) for i in numbers])
+        return shifted(torch.from_numpy(colours), config)
+
+    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
+        for rows in Even(len(encoded), max(tokens // config.length, 1), 0).sequential():
+            yield self.collate(encoded, rows, config)
+
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        assert batch.labels is not None
+        return model.body.cross_entropy(model.body(batch).sequence, batch.labels, terms.smoothing)
+
+    # -- answers
+
+    def alone(self, inputs: Any) -> bool:
+        return inputs is None or isinstance(inputs, Mapping) or super().alone(inputs)
+
+    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+        """An input is a picture (an array, Pillow's, or the path of a file), of which the upper half is given;
+        {"picture": …, "rows": 20} says how much of it; None asks for a picture from nothing.
+
+        `extra["pictures"]` are arrays (size, size, 3), the likeliest first."""
+        _check_decode(decode)
+        palette, config = palette_of(model), model.config
+        begun = [_begun(item, palette) for item in inputs]
+        if not begun:
+            return []
+        prompts = [[config.start, *_given(item, palette)] for item in begun]
+        x, mask = pad(prompts, config.start)
+        limits = torch.tensor([config.length + 1 - len(prompt) for prompt in prompts])
+        # what is read as the beginning is never said, so that a picture ends where it is full and nowhere else
+        found = search(
+            model.body, Batch(x, mask).to(model.device), config.start, limits, decode,
+            requests=first + np.arange(len(begun)),
+        )  # fmt: skip
+        return [
+            self._say(palette, config, item, prompt[1:], options)
+            for item, prompt, options in zip(begun, prompts, found, strict=True)
+        ]
+
+    def _say(
+        self, palette: Palette, config: Any, begun: Begun, given: Sequence[int], options: Sequence[Found]
+    ) -> Answer:
+        size = config.size
+        pictures = [palette.picture([*given, *option.tokens]) for option in options]
+        said = max(config.length - len(given), 1)
+        bits = [-option.score / math.log(2) / said for option in options]
+        value = f"a picture of {size} x {size} pixels"
+        if begun.picture is not None:
+            value = f"the lower {size - begun.rows} of {size} rows of a picture"
+        extra = {"pictures": pictures, "given": begun.picture, "rows": begun.rows, "bits_per_pixel": bits}
+        return Answer(value, tuple(option.score for option in options), (), extra)
+
+    def quick(self, decode: Decode) -> Decode:
+        return replace(decode, beam=1, best=1)
+
+    def score(
+        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
+    ) -> Scored:
+        """Bits that the colour of a pixel takes, and some pictures: halves that are gone on with and, when all is scored, as
+        many from nothing (`extra["whole"]`)."""
+        palette, colours = palette_of(model), encoded.sides["colours"]
+        shown = [palette.picture(colours[i]) for i in range(min(SHOWN, len(encoded)))]
+        answers = self.answer(model, shown, decode)
+        if most is None:
+            whole = self.answer(model, [None] * len(shown), replace(decode, best=1), first=len(shown))
+            for answer, drawn in zip(answers, whole, strict=True):
+                answer.extra["whole"] = drawn.extra["pictures"][0]
+        return {"bits_per_pixel": round(sums.mean / math.log(2), 4)}, answers
+
+    def line(self, scores: Mapping[str, Any]) -> str:
+        return f"bits a pixel {scores['bits_per_pixel']:6.3f}"
+
+    def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
+        made = []
+        halves = [answer for answer in answers if answer.extra["given"] is not None]
+        if halves:
+            made.append(draw_completions(halves, folder / "completions.png").name)
+        whole = [answer.extra["whole"] for answer in answers if "whole" in answer.extra]
+        if whole:
+            title = "Drawn from nothing"
+            made.append(contact_sheet(grid([*map(Shown, whole)]), folder / "drawn.png", title).name)
+        return made
+
+    def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
+        bits = answer.extra["bits_per_pixel"][0]
+        where = sample.source or f"{sample.path}, row {sample.line}"
+        return {"picture": where, "drawn": str(answer.value), "bits a pixel": f"{bits:.3f}"}
+
+
+def draw_completions(answers: Sequence[Answer], path: Path, title: str = "The lower part is drawn") -> Path:
+    """A row for each answer: what was given, what was drawn, and the picture as it was."""
+    most = max(len(answer.extra["pictures"]) for answer in answers)
+    lines = []
+    for answer in answers:
+        truth, rows, drawn = answer.extra["given"], answer.extra["rows"], answer.extra["pictures"]
+        blank = [np.full_like(truth, 255)] * (most - len(drawn))
+        lines.append(Line([Shown(picture) for picture in (hidden(truth, rows), *drawn, *blank, truth)]))
+    heads = ["given", *(["drawn"] if most == 1 else [f"drawn {i + 1}" for i in range(most)]), "as it was"]
+    return contact_sheet(lines, path, title, heads=heads)
+
+
+def shifted(colours: Tensor, config: Any) -> Batch:
+    """(B, L) colours -> what is read, the sign that begins a picture first, and what is to be said at each place."""
+    x = torch.cat([torch.full_like(colours[:, :1], config.start), colours[:, :-1]], 1)
+    return Batch(x, labels=colours)
+
+
+def palette_of(model: Any) -> Palette:
+    """What a model's pictures are painted with."""
+    if not isinstance(model.reader, Palette):
+        raise RegardError(
+            f"{model.identity.source or 'this model'} has no palette, so its colours are only numbers; logits(ids) and "
+            f"states(ids) work without one. Put a {FILE} with clusters into its folder to ask it."
+        )
+    _check_palette(model.reader, model.config)
+    return model.reader
+
+
+def opened(sample: Picture, least: int) -> np.ndarray:
+    """Its pixels; a large file is decoded no larger than is needed for so many on the shorter side."""
+    return read_picture(sample.content or sample.source, least, sample.place)
+
+
+def some(samples: Iterable[Any], most: int, seed: int = 0) -> list[Any]:
+    """At most so many of the samples, each with the same chance, however many there are."""
+    random, source = np.random.default_rng(seed), iter(samples)
+    kept = list(islice(source, most))
+    for seen, sample in enumerate(source, most + 1):
+        place = int(random.integers(seen))
+        if place < most:
+            kept[place] = sample
+    return kept
+
+
+def _begun(item: Any, palette: Palette) -> Begun:
+    if item is None:
+        return Begun()
+    size = palette.side
+    rows = size // 2
+    if isinstance(item, Mapping):
+        if strange := set(item) - {"picture", "rows"}:
+            raise RegardError(f"'{strange.pop()}' is not known of a picture: there is picture, rows.")
+        rows, item = item.get("rows", rows), item.get("picture")
+        if item is None or not isinstance(rows, int) or not 0 <= rows <= size:
+            raise RegardError(f"of a picture 0 to {size} rows are given: {{'picture': …, 'rows': {size // 2}}}.")
+    return Begun(palette.prepare(picture_of(item)), rows)
+
+
+def _given(begun: Begun, palette: Palette) -> list[int]:
+    if begun.picture is None:
+        return []
+    return palette.ids(begun.picture)[: begun.rows * palette.side].tolist()
+
+
+def _check_palette(palette: Palette, config: Any) -> None:
+    if (len(palette), palette.side) != (config.colours, config.size):
+        raise RegardError(
+            f"the palette is of {len(palette)} colours for pictures of side {palette.side}, the model of {config.colours} for "
+            f"side {config.size}: they do not belong together."
+        )
+
+
+def _check_decode(decode: Decode) -> None:
+    usual = Decode()
+    for name in ("repetition", "length", "until"):
+        if getattr(decode, name) != getattr(usual, name):
+            raise SettingError(f"decode.{name} means nothing to draw: a picture has all its pixels. Leave it out.")

@@ -1,0 +1,208 @@
+"""What all tasks share whose samples are pictures: how they are found, decoded, cut out and mixed, and put into batches.
+
+A batch holds bytes (B, 3, H, W) and, in training, a table of what chance does to each picture (`Batch.changes`). Cutting,
+mirroring and colouring are done with it on the device, so that batches are a pure function of their number, and small.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.album import Album
+from regard.data.pictures import Picture
+from regard.data.plan import Epochs, Even
+from regard.data.settings import Data
+from regard.errors import RegardError
+from regard.inputs.augment import NOTHING, Augment, apply, draw_changes
+from regard.inputs.pixels import Pixels
+from regard.raster import read_picture
+from regard.tasks.asked import Asked
+from regard.tasks.task import Encoded, Task
+from regard.waists import Batch
+
+INSIDE = 2**16 - 1
+"""Stands before the bytes of a picture that lies in a table; a path begins with a letter of its own."""
+
+WIDER = 8 / 7
+"""Pictures that are cut out at random are kept so much larger: 256 pixels for 224."""
+
+LARGE = 128
+"""From this side on a border of a picture is cut off, as is usual with photographs."""
+
+BICUBIC = 3
+"""Pillow's number of that filter."""
+
+LOOKED_AT = 64
+"""Pictures that are looked at together when they are answered."""
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """How pictures become batches: see `Task.how`."""
+
+    pixels: Pixels
+    augment: Augment
+    album: list[Album] = field(default_factory=list)
+    """one for each side that is decoded, where they were opened"""
+
+    @property
+    def wide(self) -> Pixels:
+        """As pictures lie in batches that are learnt from: larger where a part is cut out."""
+        if self.augment.crop == 1:
+            return self.pixels
+        height, width = (round(WIDER * side) for side in self.pixels.size)
+        return replace(self.pixels, size=(height, width), edge=0)
+
+
+class Pictured(Task):
+    reads = "pictures"
+    counted = "images"
+    unit = "pictures"
+    sample = Picture
+    usage = "picture.jpg"
+    generates = False
+    limited = False
+    reader_files = ("preprocessor_config.json",)
+    sides: ClassVar[tuple[str, ...]] = ("picture",)
+
+    # -- samples
+
+    def key(self, sample: Picture) -> str:
+        return sample.source if not sample.content else f"{sample.path}#{sample.line}"
+
+    def texts(self, samples: Iterable[Picture]) -> Iterator[str]:
+        """Names, sizes and classes: thousands of files are not read to know them again."""
+        for sample in samples:
+            yield f"{os.path.basename(sample.source)}\0{_bytes(sample)}\0{sample.label}"
+
+    # -- the reader
+
+    def reader(self, folder: Path) -> Pixels | None:
+        return Pixels.load(folder) if Pixels.exists(folder) else None
+
+    def keep(self, reader: Pixels, config: Any, folder: Path) -> None:
+        reader.save(folder)
+
+    def ready(self, config: Any, data: Data) -> Pixels:
+        """The whole of a small picture, the middle of a larger one."""
+        edge = round(WIDER * config.size) if config.size >= LARGE else 0
+        return Pixels((config.size, config.size), "shortest", edge, crop=True, resample=BICUBIC)
+
+    def fit(self, config: Any, text: Any) -> Any:
+        return config
+
+    def about_reader(self, reader: Pixels) -> str:
+        height, width = reader.size
+        return f"looked at in {height} x {width} pixels"
+
+    def rows_by(self, reader: Pixels) -> tuple[int, str]:
+        return 2**16, ""
+
+    def budget(self, train: Any) -> int:
+        return int(train.images)
+
+    # -- batches
+
+    def how(self, text: Pixels, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Seeing:
+        return Seeing(text, NOTHING if data is None else self.augment(data))
+
+    def augment(self, data: Data) -> Augment:
+        apart = 4 / 3 if data.crop < 1 else 1.0
+        return Augment(data.crop, apart, data.flip, data.colour, data.mixup)
+
+    def lengths(self, encoded: Encoded) -> np.ndarray:
+        return np.ones((len(encoded), 1), dtype=np.int64)
+
+    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+        """The album is opened here, before workers are made: so they share it."""
+        if not encoded.how.album:
+            height, width = encoded.how.wide.size
+            encoded.how.album.append(Album(len(encoded), (height, width, 3)))
+        return Even(len(encoded), tokens, seed)
+
+    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
+        for rows in Even(len(encoded), min(tokens, LOOKED_AT), seed=0).sequential():
+            yield self.collate(encoded, rows, config)
+
+    def pictures(self, encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        """(B, 3, H, W) bytes, and what chance does to them; rows (B, 2) are learnt from, (B,) are not."""
+        how: Seeing = encoded.how
+        learnt = rows.ndim == 2
+        pixels = how.wide if learnt else how.pixels
+        numbers = rows[:, 0] if learnt else rows
+        side = encoded.sides["picture"]
+
+        def read(number: int) -> np.ndarray:
+            return pixels.prepare(read_picture(source_of(side[number]), pixels.least))
+
+        album = how.album[0] if learnt and how.album else Album(0, ())
+        found = [album(number, functools.partial(read, number)) for number in numbers.tolist()]
+        x = torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).contiguous()
+        if not learnt or how.augment.nothing:
+            return x, None
+        random = np.random.default_rng(rows[:, 1].tolist())
+        return x, torch.from_numpy(draw_changes(random, len(rows), how.augment))
+
+    def looked_at(self, model: Asked, batch: Batch) -> Batch:
+        """The batch with pixels as the body reads them; those that are so already are left alone."""
+        if batch.x.dtype != torch.uint8:
+            return batch
+        pixels = model.pixels_or_refuse()
+        x = batch.x
+        if batch.changes is not None:
+            x = apply(x, batch.changes, pixels.size, batch.changed_by)
+        return replace(batch, x=pixels.normalise(x), changes=None)
+
+    # -- what is asked
+
+    def alone(self, inputs: Any) -> bool:
+        return isinstance(inputs, str | bytes | os.PathLike | np.ndarray) or hasattr(inputs, "convert")
+
+    def asked(self, inputs: Sequence[Any], pixels: Pixels) -> tuple[Tensor, list[np.ndarray]]:
+        """Pictures as bytes (B, 3, H, W), made ready; and as they were."""
+        whole = [picture_of(item) for item in inputs]
+        made = np.stack([pixels.prepare(picture) for picture in whole])
+        return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous(), whole
+
+
+def picture_of(item: Any) -> np.ndarray:
+    """A path, the bytes of a file, an array (H, W, 3) of bytes, or a picture of Pillow's."""
+    if isinstance(item, np.ndarray):
+        if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
+            raise RegardError(f"an array of bytes (H, W, 3) is wanted, not {item.dtype} {item.shape}.")
+        return item
+    if hasattr(item, "convert"):
+        return np.asarray(item.convert("RGB"))
+    return read_picture(item if isinstance(item, bytes) else os.fspath(item))
+
+
+def row_of(sample: Picture) -> np.ndarray:
+    """Where a picture is to be found, as numbers that a store can hold: the bytes of its path, or its own."""
+    if sample.content:
+        return np.concatenate([[INSIDE], np.frombuffer(sample.content, dtype=np.uint8)]).astype(np.int64)
+    return np.frombuffer(os.fsencode(sample.source), dtype=np.uint8).astype(np.int64)
+
+
+def source_of(row: np.ndarray) -> str | bytes:
+    """The reverse."""
+    if len(row) and row[0] == INSIDE:
+        return row[1:].astype(np.uint8).tobytes()
+    return os.fsdecode(row.astype(np.uint8).tobytes())
+
+
+def _bytes(sample: Picture) -> int:
+    if sample.content:
+        return len(sample.content)
+    try:
+        return os.path.getsize(sample.source)
+    except OSError:
+        return -1

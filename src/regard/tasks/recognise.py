@@ -1,0 +1,149 @@
+"""classify, asked of bodies that read pictures: a picture in, one of some classes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.data.pictures import Picture, iterate_pictures
+from regard.data.plan import Shape
+from regard.data.rows import Empty
+from regard.data.settings import Data
+from regard.decode.settings import Decode
+from regard.draw.confusion import MANY, draw_confusion
+from regard.errors import DataError, RegardError
+from regard.inputs.augment import mixing
+from regard.nn.loss import cross_entropy
+from regard.nn.readout import ReadOut
+from regard.tasks.asked import Asked
+from regard.tasks.classify import SAID, confusion, measures, written
+from regard.tasks.heads import numbered
+from regard.tasks.pictured import LOOKED_AT, Pictured, row_of
+from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.waists import Answer, Batch
+
+TOP = 5
+
+
+class Recognise(Pictured):
+    name = "classify"
+    about = "pictures with a class (a folder for each, or a table); answers with the class"
+    columns = ("image", "label")
+    metric = "accuracy"
+    model = "vit-tiny"
+    labelled = True
+    sides = ("picture", "label")
+
+    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
+        return iterate_pictures(data, columns)
+
+    def labels(self, sample: Picture) -> Iterable[str]:
+        return (sample.label,)
+
+    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
+        return ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout) if labels else None
+
+    def encode(
+        self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
+        labels: Sequence[str] = (),
+    ) -> Encoded:  # fmt: skip
+        if len(labels) < 2:
+            only = f"there is one class only ('{labels[0]}')" if labels else "there are no classes"
+            raise DataError(f"{only}: nothing can be told apart.")
+        right = numbered(samples, [sample.label for sample in samples], labels)
+        sides = {"picture": [row_of(sample) for sample in samples], "label": [np.array([label]) for label in right]}
+        return Encoded(list(samples), sides, [], self.how(text, config, longest, data))
+
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
+        rows = np.asarray(rows)
+        x, changes = self.pictures(encoded, rows)
+        labels = [int(encoded.sides["label"][int(number)][0]) for number in (rows[:, 0] if rows.ndim == 2 else rows)]
+        return Batch(x, labels=torch.tensor(labels), changes=changes, changed_by=encoded.how.augment)
+
+    def logits(self, model: Asked, batch: Batch) -> Tensor:
+        if model.head is None:
+            raise RegardError("this model has no head to classify yet: train it for classes of your own.")
+        return model.head(model.body(self.looked_at(model, batch)).summary)
+
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        assert batch.labels is not None
+        logits = self.logits(model, batch)
+        if batch.changes is None or not batch.changed_by.mixup:
+            return cross_entropy(logits, batch.labels, terms.smoothing)
+        weight, partner = mixing(batch.changes)
+        # the loss is linear in the labels: mixed ones are the mixture of two losses
+        kept, count = _weighed(logits, batch.labels, weight, terms.smoothing)
+        other, _ = _weighed(logits, batch.labels[partner], 1 - weight, terms.smoothing)
+        return kept + other, count
+
+    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+        """Of each picture (a path, bytes, an array or a picture of Pillow's) the likeliest class, with all probabilities."""
+        answers = []
+        for start in range(0, len(inputs), LOOKED_AT):
+            x, _ = self.asked(inputs[start : start + LOOKED_AT], model.pixels_or_refuse())
+            answers += self._said(model, Batch(x))
+        return answers
+
+    def _said(self, model: Asked, batch: Batch) -> list[Answer]:
+        labels = model.identity.labels
+        with torch.inference_mode():
+            table = self.logits(model, batch.to(model.device)).float().softmax(-1).cpu().numpy()
+        answers = []
+        for row in table:
+            said = {label: float(chance) for label, chance in zip(labels, row, strict=True)}
+            answers.append(Answer(labels[int(row.argmax())], tuple(said.values()), (), {"probabilities": said}))
+        return answers
+
+    def score(
+        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
+    ) -> Scored:
+        """Shares of 100: the right class first, or among the first five; the mean of the F1 of the classes."""
+        labels, count = model.identity.labels, len(encoded) if most is None else min(most, len(encoded))
+        answers: list[Answer] = []
+        for start in range(0, count, LOOKED_AT):
+            rows = np.arange(start, min(start + LOOKED_AT, count))
+            answers += self._said(model, self.collate(encoded, rows, model.config))
+        right = [labels[int(encoded.sides["label"][number][0])] for number in range(count)]
+        counts = confusion(labels, right, [str(answer.value) for answer in answers])
+        scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in measures(counts).items()}
+        if len(labels) > TOP:
+            near = [
+                label in sorted(labels, key=answer.extra["probabilities"].get, reverse=True)[:TOP]
+                for label, answer in zip(right, answers, strict=True)
+            ]
+            scores["top5"] = round(100 * float(np.mean(near)), 2)
+        scores["samples"] = len(answers)
+        if most is None and len(labels) <= MANY:
+            scores["confusion"] = written(labels, counts)
+        return scores, answers
+
+    def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
+        labels = tuple(answers[0].extra["probabilities"]) if answers else ()
+        if not 1 < len(labels) <= MANY:
+            return []
+        counts = confusion(labels, [sample.label for sample in samples], [str(a.value) for a in answers])
+        return [draw_confusion(labels, counts, folder / "confusion.png").name]
+
+    def said(self, given: Any, answer: Answer) -> str:
+        chances = sorted(answer.extra["probabilities"].items(), key=lambda item: -item[1])
+        return "\t".join([str(given), str(answer.value), *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])])
+
+    def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
+        sure = answer.extra["probabilities"][answer.value]
+        where = sample.source or f"{sample.path}, row {sample.line}"
+        return {"picture": where, "answer": str(answer.value), "reference": sample.label, "probability": f"{sure:.3f}"}
+
+
+def _weighed(logits: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Cross-entropy where each row has a weight; smoothing gives the other classes their share, as everywhere here."""
+    chances = F.log_softmax(logits.float(), -1)
+    right = chances.gather(1, labels[:, None])[:, 0]
+    others = (chances.sum(1) - right) / (chances.shape[1] - 1)
+    loss = -(1 - smoothing) * right - smoothing * others
+    return (weight * loss).sum(), torch.full((), float(len(labels)), device=logits.device)

@@ -1,0 +1,183 @@
+"""segment: a picture in, the class of each of its pixels out."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.data.masks import FILES, VOID, Classes, read_classes, seen_classes
+from regard.data.pictures import Picture, iterate_masked
+from regard.data.rows import Empty
+from regard.data.settings import Data
+from regard.decode.settings import Decode
+from regard.draw.table import table
+from regard.errors import DataError
+from regard.inputs.pixels import read_mask
+from regard.nn.dense import segment_head, settled
+from regard.tasks.asked import Asked
+from regard.tasks.dense_scores import Overlap
+from regard.tasks.mapped import Mapped
+from regard.tasks.pictured import Seeing, picture_of
+from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.waists import IGNORE, Answer, Batch
+
+BESIDE = 0.4
+"""Weight of the auxiliary head's loss, as DPT was published with."""
+
+
+@dataclass(frozen=True)
+class Told(Seeing):
+    """How pictures and masks become batches, for these classes."""
+
+    labels: tuple[str, ...] = ()
+
+
+class Segment(Mapped):
+    name = "segment"
+    about = "pictures with masks of classes (two folders, or a table); answers with the class of each pixel"
+    columns = ("image", "mask")
+    metric = "miou"
+    model = "dpt-small"
+    labelled = True
+    beside, kind, unknown = "mask", np.uint8, float(VOID)
+
+    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
+        return iterate_masked(data, columns)
+
+    def labels(self, sample: Picture) -> Iterable[str]:
+        """Those that a file beside the masks names, or the numbers in the mask."""
+        known = classes_beside(sample.mask)
+        if known is not None:
+            return known.names
+        return [str(value) for value in np.unique(read_mask(sample.beside or sample.mask))]
+
+    def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
+        numbers = all(label.isdigit() for label in labels)
+        return seen_classes(map(int, labels)).names if numbers else tuple(labels)
+
+    def bodied(self, config: Any) -> Any:
+        return settled(config, classes=True)
+
+    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
+        return segment_head(config, len(labels)) if labels else None
+
+    def encode(
+        self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
+        labels: Sequence[str] = (),
+    ) -> Encoded:  # fmt: skip
+        if len(labels) < 2:
+            raise DataError("there are fewer than two classes in the masks: nothing can be told apart.")
+        return super().encode(samples, text, config, longest, data, labels)
+
+    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Told:
+        seeing = super().how(text, config, longest, data)
+        return Told(seeing.pixels, seeing.augment, [], tuple(labels))
+
+    def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
+        """(H, W) the numbers of the classes in the order of the labels, and `VOID`."""
+        known = classes_beside(source) if isinstance(source, str) else None
+        mask = read_mask(source, None if known is None else known.colours)
+        values = dict(zip(known.names, known.values, strict=True)) if known else {}
+        table = np.full(65536, VOID, dtype=np.uint8)
+        for number, label in enumerate(data.labels):
+            value = values.get(label, int(label) if label.isdigit() and not known else -1)
+            if value >= 0:
+                table[value] = number
+        return table[mask]
+
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        """Cross-entropy of the pixels whose class is known, and of the auxiliary head beside it while learning."""
+        batch = self.both(model, batch)
+        assert batch.labels is not None
+        labels = batch.labels.long()
+        labels = labels.masked_fill(labels == VOID, IGNORE)
+        taps, shape = self.taken(model, batch)
+        said, beside = model.head.both(taps, shape) if model.training else (model.head(taps, shape), None)
+        total = F.cross_entropy(said.float(), labels, ignore_index=IGNORE, reduction="sum")
+        if beside is not None:
+            total = total + BESIDE * F.cross_entropy(beside.float(), labels, ignore_index=IGNORE, reduction="sum")
+        return total, (labels != IGNORE).sum()
+
+    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+        """Of each picture the share of each class that is seen; `extra["mask"]` is the map itself, as bytes."""
+        return [
+            self._said(model, picture, said)
+            for picture, said in _with(self, model, [picture_of(item) for item in inputs])
+        ]
+
+    def _said(self, model: Asked, picture: np.ndarray, said: np.ndarray) -> Answer:
+        labels, mask = model.identity.labels, said.argmax(0).astype(np.uint8)
+        shares = np.bincount(mask.ravel(), minlength=len(labels)) / mask.size
+        found = {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
+        return Answer(found, tuple(found.values()), (), {"mask": mask, "picture": picture, "labels": labels})
+
+    def score(
+        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
+    ) -> Scored:
+        """Shares of 100: how far classes overlap with what is right, in the mean, and pixels whose class was said."""
+        labels = model.identity.labels
+        count = len(encoded) if most is None else min(most, len(encoded))
+        overlap = Overlap(len(labels), VOID)
+        answers: list[Answer] = []
+        for picture, said, right in self.compared(model, encoded, count):
+            answer = self._said(model, picture, said)
+            overlap.add(answer.extra["mask"], right)
+            answers.append(replace(answer, extra={**answer.extra, "right": right} if len(answers) < SHOWN else {}))
+        scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in overlap.scores().items()}
+        scores["samples"] = count
+        if most is None:
+            each = [
+                {"class": name, "IoU": "" if v is None else f"{100 * v:.2f}"}
+                for name, v in overlap.table(labels).items()
+            ]
+            scores["each"] = table(each)
+        return scores, answers
+
+    def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
+        from regard.draw.overlay import Segmented, draw_classes
+
+        shown = [
+            (sample, answer.extra) for sample, answer in zip(samples, answers, strict=False) if "right" in answer.extra
+        ]
+        if not shown:
+            return []
+        rows = [Segmented(one["picture"], one["mask"], one["right"], Path(of.source).name) for of, one in shown]
+        return [draw_classes(rows, shown[0][1]["labels"], folder / "masks.png", void=VOID).name]
+
+    def said(self, given: Any, answer: Answer) -> str:
+        return "\t".join([str(given), *(f"{name} {100 * share:.1f} %" for name, share in answer.value.items())])
+
+    def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
+        most = ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(answer.value.items())[:4])
+        return {"picture": sample.source, "answer": most}
+
+
+SHOWN = 6
+"""Validation pictures that are drawn."""
+
+
+def _with(task: Mapped, model: Asked, pictures: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    return zip(pictures, task.painted(model, pictures), strict=True)
+
+
+def classes_beside(mask: str) -> Classes | None:
+    """As a file says it that lies with the masks, or up to two folders above."""
+    return _classes_in(os.path.dirname(os.path.abspath(mask))) if mask else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _classes_in(folder: str) -> Classes | None:
+    for _ in range(3):
+        for name in FILES:
+            if os.path.isfile(os.path.join(folder, name)):
+                return read_classes(os.path.join(folder, name))
+        folder = os.path.dirname(folder)
+    return None

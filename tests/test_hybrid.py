@@ -1,0 +1,290 @@
+"""The hybrid against BiT and ViT of `transformers`, put together here, in float64 with all parameters overwritten."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import regard
+from regard.config import as_dict
+from regard.errors import SettingError, WeightsError
+from regard.learn.settings import Train
+from regard.nn.patches import PatchEncoder
+from regard.systems import hybrid
+from regard.waists import Batch
+from regard.weights import read_folder, write_file
+from tiny import near, noise, noisy
+
+OURS = hybrid.Config(
+    size=32, channels=2, stages=(2, 1, 2), start=8, groups=4, width=12, depth=3, heads=3, hidden=20, eps=1e-12
+)
+PIXELS = noise(2, 2, 32, 32, seed=3)
+BACKBONE = "vit.embeddings.patch_embeddings.backbone."
+
+
+class Theirs(nn.Module):
+    """BiT's last map as the picture of a ViT whose patches are single places."""
+
+    def __init__(self, config: hybrid.Config) -> None:
+        super().__init__()
+        told = hybrid.PUBLISHED.write(as_dict(config))["backbone_config"]
+        last = [f"stage{number + 1}" for number in range(len(config.stages))]
+        self.bit = transformers.BitBackbone(transformers.BitConfig(**{**told, "out_features": last}))
+        side = self.bit(torch.zeros(1, config.channels, config.size, config.size)).feature_maps[-1].shape[-1]
+        self.vit = transformers.ViTForImageClassification(
+            transformers.ViTConfig(
+                hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads,
+                intermediate_size=config.hidden, image_size=side, patch_size=config.patch,
+                num_channels=config.widths[-1], layer_norm_eps=config.eps, num_labels=5,
+            )
+        )  # fmt: skip
+
+    def forward(self, pixels: Tensor) -> tuple[Any, list[Tensor]]:
+        maps = self.bit(pixels).feature_maps
+        return self.vit(maps[-1], interpolate_pos_encoding=True, output_hidden_states=True), maps
+
+    def tensors(self, folder: Path) -> dict[str, Tensor]:
+        """By the names of one file."""
+        self.vit.save_pretrained(folder)
+        return {**read_folder(folder), **{BACKBONE + name: tensor for name, tensor in self.bit.state_dict().items()}}
+
+
+def filled(config: hybrid.Config, tensors: dict[str, Tensor]) -> tuple[PatchEncoder, nn.Linear]:
+    config, tensors = hybrid.adapt(config, tensors)
+    body, head = hybrid.build(config).double().eval(), nn.Linear(config.width, 5).double()
+    named = [f"head.classes.{part}" for part in ("weight", "bias")]
+    found, foreign = hybrid.NAMES.read(tensors, [*body.state_dict(), *named])
+    assert not foreign
+    head.load_state_dict({name.removeprefix("head.classes."): found.pop(name) for name in named})
+    body.load_state_dict(found)
+    return body, head
+
+
+def gradients(peer: Theirs, folder: Path) -> dict[str, Tensor]:
+    held = copy.deepcopy(peer)
+    with torch.no_grad():
+        for copied, parameter in zip(held.parameters(), peer.parameters(), strict=True):
+            copied.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+    return held.tensors(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sides"),
+    [
+        ({}, (32, 32)), ({}, (48, 48)), ({}, (16, 80)), ({}, (37, 50)), ({"size": 36}, (36, 36)),
+        ({"stages": (1, 1)}, (32, 24)),
+        ({"stages": (1, 1, 1, 2), "size": 64}, (64, 64)), ({"stages": (1,), "size": 28, "start": 12}, (28, 28)),
+        ({"stages": (1, 1), "patch": 2}, (32, 48)),
+    ],
+)  # fmt: skip
+def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
+    changes: dict[str, Any], sides: tuple[int, int], tmp_path: Path
+) -> None:
+    config = replace(OURS, **changes)
+    peer = noisy(Theirs(config))
+    body, head = filled(config, peer.tensors(tmp_path / "it"))
+    pixels = noise(2, 2, *sides, seed=3)
+    right, maps = peer(pixels)
+    stages = len(config.stages)
+    found = body(Batch(pixels), taps=(*range(-stages, 0), 0, 1, 2))
+    logits = head(found.summary)
+    near(logits, right.logits, 1e-11)
+    for ours, tap in zip(found.taps, (*reversed(maps), *right.hidden_states[1:]), strict=True):
+        near(ours, tap, 1e-11)
+    (logits * noise(2, 5, seed=8)).sum().backward()
+    (right.logits * noise(2, 5, seed=8)).sum().backward()
+    grads = {name: p.grad for name, p in body.named_parameters()}
+    grads |= {f"head.classes.{name}": p.grad for name, p in head.named_parameters()}
+    ours, expected = hybrid.NAMES.write(grads), gradients(peer, tmp_path / "gradients")
+    assert set(ours) == set(expected)
+    largest = max(float(grad.abs().max()) for grad in expected.values())
+    for name, grad in ours.items():  # each by itself: those of convolutions may be small; those of key biases are 0
+        gap, size = float((grad - expected[name]).abs().max()), float(expected[name].abs().max())
+        assert gap <= 1e-10 * size + 1e-14 * largest, f"{name}: {gap:.3g} of {size:.3g}"
+
+
+def test_maps_say_what_the_taps_are() -> None:
+    found = hybrid.BASE.maps()
+    assert [tap.at for tap in found] == [-1, -2, 8, 11] and [tap.stride for tap in found] == [4, 8, 16, 16]
+    assert [tap.channels for tap in found] == [256, 512, 768, 768] and [tap.flat for tap in found] == [False] * 2 + [
+        True
+    ] * 2
+    for config in (OURS, replace(OURS, stages=(1,)), replace(OURS, stages=(1, 1), patch=2)):
+        maps = config.maps()
+        assert len(maps) == 4 and sorted(tap.stride for tap in maps) == [tap.stride for tap in maps]
+        with torch.device("meta"):
+            states = hybrid.build(config)(Batch(torch.zeros(2, 2, 64, 32)), taps=[tap.at for tap in maps]).taps
+        for tap, tensor in zip(maps, states, strict=True):
+            h, w = 64 // tap.stride, 32 // tap.stride
+            assert tensor.shape == ((2, 1 + h * w, tap.channels) if tap.flat else (2, tap.channels, h, w))
+
+
+def test_a_stage_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="no tap -4: the body has 3 blocks and 3 stages"):
+        hybrid.build(OURS)(Batch(PIXELS.float()), taps=(-4,))
+
+
+# -- sizes
+
+
+def test_with_a_thousand_classes_there_are_as_many_parameters_as_published() -> None:
+    for size, total in ((224, 98_659_112), (384, 98_950_952)):
+        with torch.device("meta"):
+            body = hybrid.build(replace(hybrid.PRESETS["hybrid-base"].config, size=size))
+        assert sum(p.numel() for p in body.parameters()) + 769_000 == total and not list(body.buffers())
+
+
+@pytest.mark.parametrize("preset", hybrid.PRESETS)
+def test_a_preset_has_the_parameters_it_says_and_settings_that_exist(preset: str) -> None:
+    found, known = hybrid.PRESETS[preset], {field.name for field in fields(Train)}
+    with torch.device("meta"):
+        assert sum(p.numel() for p in hybrid.build(found.config).parameters()) == found.parameters
+    for task in (*hybrid.SYSTEM.tasks, "nothing"):
+        recipe = hybrid.SYSTEM.recipe(found, task)
+        assert set(recipe) == {"train"} and set(recipe["train"]) <= known
+    for further in hybrid.FURTHER.values():
+        assert set(further) == {"train"} and set(further["train"]) <= known
+
+
+def test_every_parameter_learns() -> None:
+    body = noisy(hybrid.build(OURS))
+    (body(Batch(PIXELS)).summary * noise(2, 12)).sum().backward()
+    assert all(bool(p.grad is not None and p.grad.isfinite().all() and p.grad.any()) for p in body.parameters())
+
+
+def test_it_begins_as_resnet_and_vit_do() -> None:
+    torch.manual_seed(0)
+    body = hybrid.build(replace(OURS, start=32, dropout=0.5))
+    named = {name: p.detach() for name, p in body.named_parameters()}
+    assert float(named["front.stem.conv.weight"].std()) == pytest.approx((2 / (32 * 49)) ** 0.5, rel=0.1)
+    assert 0 < float(named["encoder.blocks.0.feed.inner.up.bias"].abs().max()) < 1e-5 and not named["first"].any()
+    body.encoder.eval()
+    assert not torch.equal(body(Batch(PIXELS)).sequence, body(Batch(PIXELS)).sequence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"stages": ()}, "model.stages must be 1 to 4 numbers"), ({"stages": (1, 0)}, "model.stages must be 1 to 4 numbers"),
+        ({"groups": 3}, "model.start 8 cannot be divided among model.groups 3"), ({"heads": 5}, "among model.heads 5"),
+        ({"patch": 3}, "map of 2 x 2, which cannot be cut into patches of model.patch 3"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        replace(OURS, **changes)
+
+
+# -- layouts
+
+
+def test_the_published_config_is_written_as_it_is_read() -> None:
+    written = json.loads(json.dumps(hybrid.PUBLISHED.write(as_dict(OURS), "classify")))
+    assert written["architectures"] == ["ViTHybridForImageClassification"]
+    assert written["backbone_featmap_shape"] == [1, 128, 2, 2] and written["backbone_config"]["depths"] == [2, 1, 2]
+    assert hybrid.Config(**hybrid.PUBLISHED.read(written)) == OURS
+
+
+def test_a_config_that_says_little_means_the_published_defaults() -> None:
+    right = replace(hybrid.BASE, eps=1e-12)
+    assert hybrid.Config(**hybrid.PUBLISHED.read({"model_type": "vit-hybrid"})) == right
+    told = {
+        "global_padding": "same",
+        "layer_type": "bottleneck",
+        "depths": [3, 4, 9],
+        "embedding_dynamic_padding": True,
+    }
+    for more in ({}, {"out_features": ["stage3"], "hidden_sizes": [256, 512, 1024, 2048], "out_indices": [3]}):
+        config = {"model_type": "vit-hybrid", "backbone_config": {**told, **more}}
+        assert hybrid.Config(**hybrid.PUBLISHED.read(config)) == right
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer_type": "preactivation"}, {"global_padding": None}, {"embedding_dynamic_padding": False},
+        {"hidden_sizes": [256, 512, 512]}, {"out_features": ["stage2"]}, {"num_channels": 1}, {"model_type": "resnet"},
+    ],
+)  # fmt: skip
+def test_other_convolutions_are_refused(changes: dict[str, Any]) -> None:
+    written = hybrid.PUBLISHED.write(as_dict(hybrid.BASE))
+    config = {**written, "backbone_config": {**written["backbone_config"], **changes}}
+    with pytest.raises(WeightsError, match=rf"backbone_config.{next(iter(changes))}=.* is not supported"):
+        hybrid.PUBLISHED.read(config)
+
+
+def test_a_folder_is_read_and_written_with_its_classes(tmp_path: Path) -> None:
+    """As `transformers` 4 wrote them."""
+    peer = noisy(Theirs(OURS))
+    write_file(tmp_path / "model.safetensors", peer.tensors(tmp_path / "vit"))
+    told = hybrid.PUBLISHED.write(as_dict(OURS), "classify")
+    (tmp_path / "config.json").write_text(json.dumps({**told, "id2label": {str(n): f"no. {n}" for n in range(5)}}))
+    right = peer(PIXELS)[0].logits
+    model = regard.load(tmp_path)
+    assert model.identity.labels == tuple(f"no. {n}" for n in range(5)) and model.config == OURS and not model.notes
+    near(model.logits(PIXELS), right, 1e-11)
+    regard.save(model, tmp_path / "ours")
+    ours, theirs = read_folder(tmp_path / "ours"), read_folder(tmp_path)
+    assert set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    near(regard.load(model.save(tmp_path / "run")).logits(PIXELS), right, 1e-11)
+
+
+TIMM = [
+    ("vit.embeddings.cls_token", "cls_token"), ("vit.embeddings.position_embeddings", "pos_embed"),
+    (f"{BACKBONE}bit.embedder.convolution", "patch_embed.backbone.stem.conv"),
+    (f"{BACKBONE}bit.embedder.norm", "patch_embed.backbone.stem.norm"),
+    (f"{BACKBONE}bit.encoder.stages", "patch_embed.backbone.stages"),
+    ("vit.embeddings.patch_embeddings.projection", "patch_embed.proj"), ("vit.layernorm.", "norm."),
+    ("vit.encoder.layer.", "blocks."), ("layers.", "blocks."), ("attention.output.dense", "attn.proj"),
+    ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"), ("layernorm_before", "norm1"),
+    ("layernorm_after", "norm2"), ("classifier", "head"),
+]  # fmt: skip
+
+
+def test_files_of_timm_are_read_too(tmp_path: Path) -> None:
+    config = replace(OURS, stages=(2, 1, 5))
+    peer = noisy(Theirs(config))
+    tensors, made = peer.tensors(tmp_path), {}
+    for block in range(3):
+        for part in ("weight", "bias"):
+            look = f"vit.encoder.layer.{block}.attention.attention"
+            rows = [tensors.pop(f"{look}.{name}.{part}") for name in ("query", "key", "value")]
+            made[f"blocks.{block}.attn.qkv.{part}"] = torch.cat(rows)
+    for name, tensor in tensors.items():
+        for old, new in TIMM:
+            name = name.replace(old, new)
+        made[name] = tensor
+    # its own names
+    assert {"patch_embed.backbone.stem.norm.bias", "patch_embed.backbone.stages.0.blocks.1.conv3.weight"} <= set(made)
+    assert {"patch_embed.backbone.stages.2.blocks.0.downsample.norm.weight", "blocks.2.mlp.fc2.bias"} <= set(made)
+    body, head = filled(config, made)
+    near(head(body(Batch(PIXELS)).summary), peer(PIXELS)[0].logits, 1e-11)
+    with pytest.raises(WeightsError, match=r"not expected: vit\.blocks\.7\.norm1\.weight"):
+        filled(config, {**made, "blocks.7.norm1.weight": made["blocks.2.norm1.weight"]})
+
+
+def test_bodies_of_patches_compile_to_one_graph() -> None:
+    """In a process without checked shapes, which cannot be traced."""
+    code = """
+import torch
+from regard.systems import hybrid, vit
+from regard.waists import Batch
+sizes = dict(size=16, channels=2, width=12, depth=1, heads=3, hidden=20)
+bodies = {vit.build(vit.Config(patch=4, **sizes)): (0, 0)}
+bodies[hybrid.build(hybrid.Config(stages=(1, 1), start=8, groups=4, **sizes))] = (-2, 0)
+for body, taps in bodies.items():
+    compiled = torch.compile(body.eval(), backend="eager", fullgraph=True, dynamic=False)
+    batch = Batch(torch.randn(2, 2, 24, 40))
+    assert all(map(torch.equal, compiled(batch, taps).taps, body(batch, taps).taps))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
