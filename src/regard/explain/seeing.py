@@ -34,7 +34,8 @@ class Part:
         if look.keys is None:
             return cls(own[..., :length], None, queries)
         keys = look.keys[row if len(look.keys) > 1 else 0][:, rows]
-        return cls(own, keys.clamp(0, length - 1), queries)  # the weight of a column that is no key is 0
+        # padding is no key, and what looks at it looks at nothing
+        return cls(torch.where(keys < 0, 0.0, own), keys.clamp(0, length - 1), queries)
 
     def links(self, before: Links | None = None) -> Links:
         """The mean over heads; columns are the same tensor as `before` where they are the same, for they are as large."""

@@ -161,7 +161,10 @@ class Recorded:
         """The first grain of a step: it is computed plainly a few times, as recording asks for, and once as it counts."""
         self.batch = batch.to(self.compute.device)
         seed, batch = torch.initial_seed(), self.batch
+        gathered = [(part, part.clone()) for part in self.compute.module.buffers()]  # by batch norms: once is enough
         self.graph, self.result = record(lambda: self._work(batch), self.compute.device)
+        for part, before in gathered:
+            part.copy_(before)
         self.compute.clear()
         torch.manual_seed(seed)
         self.graph.replay()

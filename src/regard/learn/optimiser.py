@@ -102,7 +102,7 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.followed = {name: p.detach() for name, p in model.named_parameters()}
+        self.followed = _learnt(model)
         self.tensors = {name: p.clone() for name, p in self.followed.items()}
 
     def update(self, step: int) -> None:
@@ -120,13 +120,20 @@ def swapped(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iterator[
     if tensors is None:
         yield
         return
-    named = {name: p.detach() for name, p in model.named_parameters()}
+    named = {name: tensor for name, tensor in _learnt(model).items() if name in tensors}
     kept = {name: p.clone() for name, p in named.items()}
     _put(named, tensors)
     try:
         yield
     finally:
         _put(named, kept)
+
+
+def _learnt(model: nn.Module) -> dict[str, Tensor]:
+    """Weights, and what batch norms gathered beside them."""
+    held = model.state_dict()
+    gathered = {name: part for name, part in model.named_buffers() if name in held and part.is_floating_point()}
+    return {**{name: p.detach() for name, p in model.named_parameters()}, **gathered}
 
 
 def _put(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

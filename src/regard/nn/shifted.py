@@ -166,7 +166,7 @@ class Windowed(Attention):
         if context is not None or memory is not None or where is not None or rule is not None:
             raise ValueError("this attention reads whole grids, and windows are its only rule")
         tiles = inside.position.tiles(inside.standing)
-        if torch.is_autocast_enabled(x.device.type):
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))  # the matrix wants it so: half as much is moved
         q, k, v = self.project(tiles.cut(x))
         mixed = self.attend(q, k, v, inside=inside) if seen is None else self._watched(q, k, v, inside, tiles, seen)

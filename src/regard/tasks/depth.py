@@ -54,6 +54,9 @@ class Depth(Mapped):
     def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
         return (METRIC,) if data.metric else ()
 
+    def unsayable(self, labels: Sequence[str]) -> str:
+        return "the published layout tells how near pixels are, and this model metres." if METRIC in labels else ""
+
     def bodied(self, config: Any) -> Any:
         return settled(config, classes=False)
 

@@ -23,6 +23,7 @@ from regard.data.plan import Epochs, Even
 from regard.data.settings import Data
 from regard.errors import RegardError
 from regard.inputs.augment import NOTHING, Augment, apply, draw_changes
+from regard.inputs.palette import Palette
 from regard.inputs.pixels import Pixels
 from regard.raster import read_picture
 from regard.tasks.asked import Asked
@@ -86,14 +87,16 @@ class Pictured(Task):
 
     # -- the reader
 
-    def reader(self, folder: Path) -> Pixels | None:
-        return Pixels.load(folder) if Pixels.exists(folder) else None
+    def reader(self, folder: Path) -> Pixels | Palette | None:
+        return Palette.load(folder) or (Pixels.load(folder) if Pixels.exists(folder) else None)
 
-    def keep(self, reader: Pixels, config: Any, folder: Path) -> None:
+    def keep(self, reader: Pixels | Palette, config: Any, folder: Path) -> None:
         reader.save(folder)
 
-    def ready(self, config: Any, data: Data) -> Pixels:
-        """The whole of a small picture, the middle of a larger one."""
+    def ready(self, config: Any, data: Data) -> Pixels | None:
+        """The whole of a small picture, the middle of a larger one; what reads colours of a palette learns those first."""
+        if hasattr(config, "colours"):
+            return None
         edge = round(WIDER * config.size) if config.size >= LARGE else 0
         return Pixels((config.size, config.size), "shortest", edge, crop=True, resample=BICUBIC)
 

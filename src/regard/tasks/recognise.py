@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,14 @@ class Recognise(Pictured):
     def labels(self, sample: Picture) -> Iterable[str]:
         return (sample.label,)
 
+    def bodied(self, config: Any) -> Any:
+        return replace(config, draws=False) if hasattr(config, "draws") else config
+
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout) if labels else None
+        if not labels:
+            return None
+        bias, width = getattr(config, "head_bias", True), config.maps()[-1].channels
+        return ReadOut("classes", width, len(labels), config.head_dropout, bias)
 
     def encode(
         self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,

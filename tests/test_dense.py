@@ -1,0 +1,400 @@
+"""Heads that answer for each pixel, on maps of every kind; what they learn by and are scored by, against plain loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.errors import SettingError
+from regard.nn.dense import Dense, Depth, Neck, Segment, Tap, depth_head, neck_of, segment_head
+from regard.nn.depth_loss import centred, inverse, least_squares, metric_loss, relative_loss
+from regard.systems import dpt, hybrid, resnet, swin, vit
+from regard.tasks.dense_scores import Distances, Overlap, as_depth
+from regard.waists import IGNORE, Batch, States
+from tiny import near, noise, noisy
+
+FLAT = tuple(Tap(at, 12, 16, flat=True) for at in (0, 1, 2, 3))
+KINDS: dict[str, tuple[Tap, ...]] = {
+    "vit": FLAT,
+    "vit without a token": tuple(Tap(at, 12, 8, flat=True, token=False) for at in (0, 1, 2, 3)),
+    "vit of small patches": tuple(Tap(at, 12, 4, flat=True) for at in (0, 1, 2, 3)),
+    "swin": tuple(Tap(at, 6 * 2**at, 4 * 2**at, flat=False) for at in (0, 1, 2, 3)),
+    "resnet": tuple(Tap(at, 16 * 2**at, 4 * 2**at, flat=False) for at in (0, 1, 2, 3)),
+    "resnet that stops at 16": tuple(Tap(at, 8, stride, flat=False) for at, stride in enumerate((4, 8, 16, 16))),
+    "fine resnet": tuple(Tap(at, 8 * 2**at, 2**at, flat=False) for at in (0, 1, 2, 3)),
+    "hybrid": (Tap(-1, 16, 4, flat=False), Tap(-2, 32, 8, flat=False), *FLAT[2:]),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+class Body(nn.Module):
+    """Says of each tap one layer of what lies under its places, as a body of its kind would."""
+
+    def __init__(self, maps: Sequence[Tap], channels: int = 2) -> None:
+        super().__init__()
+        self.maps = {tap.at: tap for tap in maps}
+        self.layers = nn.ModuleDict({str(tap.at): nn.Conv2d(channels, tap.channels, 1) for tap in maps})
+
+    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> States:
+        found = [self.tapped(self.maps[at], batch.x) for at in taps]
+        return States(batch.x.flatten(2).mT, batch.x.mean((2, 3)), tuple(found))
+
+    def tapped(self, tap: Tap, x: Tensor) -> Tensor:
+        size = [-(-side // tap.stride) for side in x.shape[-2:]]
+        found = self.layers[str(tap.at)](nn.functional.adaptive_avg_pool2d(x, size))
+        if not tap.flat:
+            return found
+        tokens = found.flatten(2).mT
+        return torch.cat([tokens.mean(1, keepdim=True), tokens], 1) if tap.token else tokens
+
+
+def config(kind: str) -> Any:
+    return SimpleNamespace(maps=lambda: KINDS[kind])
+
+
+def ask(body: Body, head: Dense, x: Tensor) -> Tensor:
+    return head(body(Batch(x), taps=head.taps).taps, tuple(x.shape[-2:]))
+
+
+# -- heads
+
+
+@kinds
+@pytest.mark.parametrize("shape", [(64, 32), (48, 80), (16, 16)])
+def test_every_pixel_of_a_picture_is_answered_on_maps_of_every_kind(kind: str, shape: tuple[int, int]) -> None:
+    body, x = noisy(Body(KINDS[kind])), noise(2, 2, *shape)
+    depth, classes = (noisy(head, 0.2) for head in (depth_head(config(kind)), segment_head(config(kind), 5)))
+    said, logits = ask(body, depth, x), ask(body, classes, x)
+    assert said.shape == (2, *shape) and logits.shape == (2, 5, *shape)
+    assert bool((said >= 0).all()) and bool(said.isfinite().all()) and bool(logits.isfinite().all())
+    near(ask(body, depth, x[:1]), said[:1])
+    near(ask(body, classes, x[1:]), logits[1:])
+
+
+@kinds
+def test_what_is_learnt_reaches_every_map_and_every_parameter(kind: str) -> None:
+    body = noisy(Body(KINDS[kind]))
+    for head in (depth_head(config(kind)), segment_head(config(kind), 5)):
+        head = head.double().train()
+        taps = body(Batch(noise(2, 2, 64, 64)), taps=head.taps).taps
+        found = head.both(taps, (64, 64)) if isinstance(head, Segment) else (head(taps, (64, 64)),)
+        total = sum((part * noise(*part.shape, seed=n)).sum() for n, part in enumerate(found))
+        assert isinstance(total, Tensor)
+        grads = torch.autograd.grad(total, [*head.parameters(), *body.parameters()])
+        assert all(bool(grad.any()) for grad in grads) and all(p.requires_grad for p in head.parameters())
+
+
+def test_a_place_is_answered_for_where_it_lies() -> None:
+    """A bright square changes the answer around it, and the most where it stands."""
+    torch.manual_seed(0)
+    for kind in KINDS:
+        body, head = noisy(Body(KINDS[kind])), segment_head(config(kind), 3).double().eval()
+        plain = torch.zeros(1, 2, 64, 96, dtype=torch.float64)
+        bright = plain.clone()
+        bright[:, :, 32:48, 64:80] = 5.0
+        change = (ask(body, head, bright) - ask(body, head, plain)).abs().sum(1)[0]
+        row, column = divmod(int(change.argmax()), 96)
+        assert 20 <= row < 60 and 52 <= column < 92, f"{kind}: {row}, {column}"
+
+
+@pytest.mark.parametrize("system", [vit, hybrid, swin, resnet, dpt], ids=lambda system: system.SYSTEM.name)
+def test_every_body_that_reads_pictures_carries_these_heads(system: Any) -> None:
+    small = min(system.PRESETS.values(), key=lambda preset: preset.parameters).config
+    body, side = system.build(small).eval(), min(small.size, 64)
+    pixels = noise(1, small.channels, side, side).float()
+    for head in (depth_head(small).eval(), segment_head(small, 3).eval()):
+        with torch.no_grad():
+            said = head(body(Batch(pixels), taps=head.taps).taps, (side, side))
+        assert said.shape[-2:] == (side, side) and bool(said.isfinite().all())
+
+
+def test_a_neck_suits_the_maps_it_stands_on() -> None:
+    wide = SimpleNamespace(maps=lambda: tuple(Tap(at, 768, 16, True) for at in range(4)))
+    assert neck_of(wide) == Neck((192, 384, 768, 768), 256)
+    assert [neck_of(config(kind)).width for kind in ("vit", "resnet")] == [32, 48]
+    assert neck_of(config("vit without a token")).readout == "ignore"
+    own = Neck((1, 2, 3, 4), 7)
+    assert neck_of(SimpleNamespace(maps=lambda: FLAT, neck=lambda: own)) is own
+    three = Depth(FLAT[1:], neck_of(SimpleNamespace(maps=lambda: FLAT[1:])))
+    assert ask(Body(FLAT[1:]), three, noise(1, 2, 32, 32).float()).shape == (1, 32, 32)
+    with pytest.raises(SettingError, match="up to four maps"):
+        neck_of(SimpleNamespace(maps=lambda: (*FLAT, *FLAT)))
+
+
+def test_a_neck_that_does_not_fit_its_maps_is_refused() -> None:
+    with pytest.raises(SettingError, match="4 maps need as many channels"):
+        Depth(FLAT, Neck((3, 4, 5)))
+    with pytest.raises(SettingError, match="class token"):
+        Depth(KINDS["vit without a token"], Neck((3, 4, 5, 6), 8))
+
+
+def test_metres_are_above_0_and_begin_at_what_is_typical() -> None:
+    body, x = noisy(Body(FLAT)), noise(2, 2, 64, 64)
+    head = Depth(FLAT, Neck((3, 4, 5, 6), 16), metric=7.0).double()
+    assert head.metric and "typical" in head.state_dict()
+    with torch.no_grad():
+        head.last.weight.zero_()
+    near(ask(body, head, x), torch.full((2, 64, 64), 7.0, dtype=torch.float64), 1e-8)  # kept in float32
+    with torch.no_grad():
+        head.last.bias.fill_(-30.0)
+    assert bool((ask(body, head, x) > 0).all())
+    grads = torch.autograd.grad(ask(body, head, x).sum(), [head.last.bias])
+    assert bool(grads[0].any())
+    other = Depth(FLAT, Neck((3, 4, 5, 6), 16), metric=1.0).double()
+    other.load_state_dict(head.state_dict())
+    near(ask(body, other, x), ask(body, head, x))
+
+
+def test_a_new_head_for_depth_has_no_dead_pixels() -> None:
+    torch.manual_seed(0)
+    head, body = depth_head(config("vit")), Body(FLAT)
+    assert float((ask(body, head, noise(2, 2, 64, 64).float()) > 0).float().mean()) > 0.9
+
+
+# -- losses: B pictures of H x W, of the last nothing is known
+
+SAID, TARGET = noise(4, 11, 9, seed=1), noise(4, 11, 9, seed=2).abs() + 0.2
+KNOWN = torch.rand(4, 11, 9, generator=torch.Generator().manual_seed(3)) < 0.7
+KNOWN[3] = False
+KNOWN[2] = False
+KNOWN[2, 4, 5] = True
+KNOWN[0, 0, 0] = not KNOWN[0].flatten()[1:].sum() % 2  # an odd number of pixels in one picture, an even in another
+KNOWN[1, 0, 0] = bool(KNOWN[1].flatten()[1:].sum() % 2)
+
+
+def looped_gradient(left: np.ndarray, known: np.ndarray) -> float:
+    total = 0.0
+    for step in (1, 2, 4, 8):
+        rows, columns = range(0, left.shape[0], step), range(0, left.shape[1], step)
+        for i in rows:
+            for j in columns:
+                if not known[i, j]:
+                    continue
+                if j + step < left.shape[1] and known[i, j + step]:
+                    total += abs(left[i, j + step] - left[i, j])
+                if i + step < left.shape[0] and known[i + step, j]:
+                    total += abs(left[i + step, j] - left[i, j])
+    return total
+
+
+def looped(said: np.ndarray, target: np.ndarray, known: np.ndarray, alignment: str) -> float:
+    """The loss of one picture, pixel by pixel."""
+    places = [(i, j) for i in range(said.shape[0]) for j in range(said.shape[1]) if known[i, j]]
+    if not places:
+        return 0.0
+    many = len(places)
+
+    def brought(x: np.ndarray) -> np.ndarray:
+        values = sorted(x[place] for place in places)
+        middle = values[(many - 1) // 2]
+        spread = sum(abs(value - middle) for value in values) / many
+        return (x - middle) / (spread if spread > 0 else 1.0)
+
+    if alignment == "robust":
+        left = brought(said) - brought(target)
+        sizes = sorted(abs(left[place]) for place in places)[: int(0.8 * many)]
+    else:
+        matrix = np.array([[said[place], 1.0] for place in places])
+        scale, shift = np.linalg.lstsq(matrix, np.array([target[place] for place in places]), rcond=None)[0]
+        if many == 1:
+            scale, shift = 0.0, target[places[0]]
+        left = scale * said + shift - target
+        sizes = [left[place] ** 2 for place in places]
+    return sum(sizes) / (2 * many) + 0.5 * looped_gradient(left, known) / many
+
+
+@pytest.mark.parametrize("alignment", ["robust", "squares"])
+def test_the_relative_loss_is_that_of_plain_loops(alignment: Any) -> None:
+    total, count = relative_loss(SAID, TARGET, KNOWN, alignment)
+    each = [
+        looped(said, target, known, alignment)
+        for said, target, known in zip(SAID.numpy(), TARGET.numpy(), KNOWN.numpy(), strict=True)
+    ]
+    assert int(count) == 3 and each[0] > 0.1 and each[3] == 0 and (KNOWN.sum((1, 2)) % 2).tolist() == [1, 0, 1, 0]
+    near(total, torch.tensor(sum(each), dtype=torch.float64))
+    for row in range(4):
+        alone = relative_loss(SAID[row : row + 1], TARGET[row : row + 1], KNOWN[row : row + 1], alignment)[0]
+        assert abs(float(alone) - each[row]) < 1e-12
+
+
+@pytest.mark.parametrize("alignment", ["robust", "squares"])
+def test_scale_and_shift_of_what_is_said_cost_nothing(alignment: Any) -> None:
+    total, _ = relative_loss(SAID, TARGET, KNOWN, alignment)
+    near(relative_loss(3.7 * SAID + 11, TARGET, KNOWN, alignment)[0], total, 1e-10)
+    assert float(relative_loss(2 * TARGET + 5, TARGET, KNOWN, alignment)[0]) < 1e-10
+
+
+def test_what_is_not_known_changes_nothing_whatever_stands_there() -> None:
+    wild = torch.where(
+        KNOWN, TARGET, torch.tensor([math.nan, math.inf, -1e300], dtype=torch.float64)[:, None, None][[0, 1, 2, 0]]
+    )
+    for loss in (relative_loss, lambda *maps: relative_loss(*maps, "squares"), metric_loss):
+        said = SAID.abs().requires_grad_()
+        total, count = loss(said, wild, KNOWN)
+        near(total, loss(SAID.abs(), TARGET, KNOWN)[0])
+        grad = torch.autograd.grad(total, said)[0]
+        assert int(count) == 3 and bool(grad.isfinite().all()) and not bool(grad[~KNOWN].any()) and bool(grad.any())
+
+
+@pytest.mark.parametrize("loss", [relative_loss, metric_loss])
+def test_pictures_of_which_nothing_is_known_are_not_counted(loss: Any) -> None:
+    said = SAID.abs().requires_grad_()
+    total, count = loss(said, torch.full_like(TARGET, math.nan), torch.zeros_like(KNOWN))
+    grad = torch.autograd.grad(total, said)[0]
+    assert not bool(total) and int(count) == 0 and not bool(grad.any()) and bool(grad.isfinite().all())
+
+
+@pytest.mark.parametrize("alignment", ["robust", "squares"])
+def test_one_number_said_everywhere_has_a_loss_and_a_finite_slope(alignment: Any) -> None:
+    said = torch.full_like(SAID, 0.3).requires_grad_()
+    total, count = relative_loss(said, TARGET, KNOWN, alignment)
+    grad = torch.autograd.grad(total, said)[0]
+    assert int(count) == 3 and bool(total > 0) and bool(grad.isfinite().all())
+    assert float(grad.abs().max()) < 10
+    flat = torch.full_like(TARGET, 2.0)
+    assert bool(relative_loss(SAID, flat, KNOWN, alignment)[0].isfinite())
+
+
+@pytest.mark.parametrize("alignment", ["robust", "squares"])
+def test_slopes_of_the_losses_are_those_of_small_changes(alignment: Any) -> None:
+    known = KNOWN[:2]
+    for loss in (
+        lambda said: relative_loss(said, TARGET[:2], known, alignment)[0],
+        lambda said: metric_loss(said.abs() + 0.1, TARGET[:2], known)[0],
+    ):
+        assert torch.autograd.gradcheck(loss, (SAID[:2].clone().requires_grad_(),), eps=1e-7, atol=1e-6)
+
+
+def test_the_metric_loss_is_that_of_plain_loops() -> None:
+    said, share = SAID.abs() + 0.1, 0.85
+    total, count = metric_loss(said, TARGET, KNOWN)
+    expected = 0.0
+    for row in range(3):
+        ratios = [
+            math.log(float(said[row, i, j])) - math.log(float(TARGET[row, i, j]))
+            for i in range(11)
+            for j in range(9)
+            if KNOWN[row, i, j]
+        ]
+        mean = sum(ratios) / len(ratios)
+        expected += math.sqrt(sum(r * r for r in ratios) / len(ratios) - share * mean**2)
+    assert int(count) == 3
+    near(total, torch.tensor(expected, dtype=torch.float64))
+    near(metric_loss(3 * said, TARGET, KNOWN, share=1.0)[0], metric_loss(said, TARGET, KNOWN, share=1.0)[0], 1e-9)
+    assert float(metric_loss(3 * TARGET, TARGET, KNOWN)[0]) > 0.1 > float(metric_loss(TARGET, TARGET, KNOWN)[0])
+    exact = TARGET.clone().requires_grad_()
+    assert not bool(torch.autograd.grad(metric_loss(exact, TARGET, KNOWN)[0], exact)[0].any())
+
+
+def test_depth_of_0_is_not_measured() -> None:
+    depth = torch.tensor([[[2.0, 0.0, math.inf, math.nan, 4.0]]])
+    found, known = inverse(depth, torch.tensor([[[True, True, True, True, False]]]))
+    assert known.tolist() == [[[True, False, False, False, False]]] and found.tolist() == [[[0.5, 0, 0, 0, 0]]]
+
+
+def test_sixteen_bits_are_summed_in_more() -> None:
+    said, target = SAID.bfloat16(), TARGET.bfloat16()
+    near(relative_loss(said, target, KNOWN)[0], relative_loss(said.float(), target.float(), KNOWN)[0])
+
+
+def test_alignments_do_what_they_say() -> None:
+    found = centred(SAID, KNOWN)
+    for row in (0, 1):
+        values = found[row][KNOWN[row]]
+        assert abs(float(values.median())) < 1e-12 and abs(float(values.abs().mean()) - 1) < 1e-12
+    scale, shift = least_squares(SAID, 3 * SAID - 2, KNOWN)
+    near(scale, torch.tensor([3.0, 3.0, 0.0, 0.0], dtype=torch.float64))
+    near(shift[:2], torch.full((2,), -2.0, dtype=torch.float64))
+
+
+# -- scores
+
+
+def test_overlaps_are_those_of_plain_loops() -> None:
+    random = np.random.default_rng(4)
+    right, said = random.integers(0, 4, (3, 7, 5)), random.integers(0, 4, (3, 7, 5))
+    right[right == 2] = 3  # class 2 is said, and never there
+    right[0, :3] = 255
+    found = Overlap(5, void=255)  # class 4 is neither
+    for one, other in zip(said, right, strict=True):
+        found.add(one, other)
+    places = [place for place in np.ndindex(3, 7, 5) if right[place] != 255]
+    each: list[float | None] = []
+    for name in range(5):
+        both = sum(said[p] == name and right[p] == name for p in places)
+        union = sum(said[p] == name or right[p] == name for p in places)
+        each.append(both / union if union else None)
+    assert each[2] == 0 and each[4] is None
+    assert found.table("abcde") == dict(zip("abcde", each, strict=True))
+    there = [value for value in each if value is not None]
+    right_ones = sum(said[p] == right[p] for p in places)
+    assert found.scores() == pytest.approx(
+        {"miou": sum(there) / len(there), "pixel_accuracy": right_ones / len(places)}
+    )
+
+
+def test_void_pixels_and_wrong_maps() -> None:
+    found = Overlap(2)
+    found.add(np.zeros((2, 2), int), np.full((2, 2), IGNORE))
+    assert found.scores() == {"miou": 0.0, "pixel_accuracy": 0.0}
+    with pytest.raises(ValueError, match="of 2 classes"):
+        found.add(np.zeros((2, 2), int), np.full((2, 2), 2))
+    with pytest.raises(ValueError, match="compared"):
+        found.add(np.zeros((2, 2), int), np.zeros((2, 3), int))
+    found.add(np.array([0, 1, 255]), np.array([0, 1, IGNORE]))  # what is said of void pixels is not looked at
+    assert found.mean() == 1
+
+
+def test_distances_are_those_of_plain_loops() -> None:
+    random, found = np.random.default_rng(6), Distances()
+    sums: dict[str, float] = dict.fromkeys(("abs_rel", "rmse", "log10", "delta1", "delta2", "delta3"), 0.0)
+    for _ in range(3):
+        said, right = random.uniform(0.5, 6, (6, 5)), random.uniform(0.5, 6, (6, 5))
+        right[0, :2], right[1, 1] = 0.0, np.nan
+        found.add(said, right)
+        pairs = [(d, t) for d, t in zip(said.flat, right.flat, strict=True) if t > 0]
+        assert len(pairs) == 27
+        sums["abs_rel"] += sum(abs(d - t) / t for d, t in pairs) / 27
+        sums["rmse"] += math.sqrt(sum((d - t) ** 2 for d, t in pairs) / 27)
+        sums["log10"] += sum(abs(math.log10(d) - math.log10(t)) for d, t in pairs) / 27
+        for power in (1, 2, 3):
+            sums[f"delta{power}"] += sum(max(d / t, t / d) < 1.25**power for d, t in pairs) / 27
+    found.add(np.ones((2, 2)), np.zeros((2, 2)))  # nothing is known: not counted
+    assert found.scores() == pytest.approx({name: total / 3 for name, total in sums.items()})
+    assert 0 < found.scores()["delta1"] < found.scores()["delta2"] < found.scores()["delta3"] < 1
+    assert Distances().scores() == {}
+
+
+def test_a_relative_answer_is_brought_to_the_unit_of_the_truth() -> None:
+    random = np.random.default_rng(7)
+    right = random.uniform(1, 8, (6, 5))
+    right[2] = 0
+    known = np.ones((6, 5), bool)
+    known[3] = False
+    said = 40 * (1 / np.where(right > 0, right, 1)) - 3
+    said[3] = 1e6  # not known: it has no share in the alignment
+    said[3, 1] = -1e6  # and is at most as far as what is known
+    depth = as_depth(said, right, known)
+    asked = (right > 0) & known
+    np.testing.assert_allclose(depth[asked], right[asked], rtol=1e-9)
+    assert depth.max() <= right[asked].max() * (1 + 1e-9)
+    said[0, 0] = -1e3  # so far away that its inverse would be below 0
+    far = as_depth(said, right, known & (np.arange(30).reshape(6, 5) > 0), farthest=20.0)
+    assert far[0, 0] == pytest.approx(20.0)
+    assert np.isnan(as_depth(said, np.zeros((6, 5)))).all()
+
+
+def test_a_relative_answer_fits_the_inverse_as_least_squares_do() -> None:
+    random = np.random.default_rng(8)
+    said, right = random.uniform(0, 1, (6, 5)), random.uniform(1, 2, (6, 5))
+    matrix = np.stack([said.ravel(), np.ones(30)], 1)
+    scale, shift = np.linalg.lstsq(matrix, 1 / right.ravel(), rcond=None)[0]
+    expected = 1 / np.maximum(scale * said + shift, (1 / right).min())
+    np.testing.assert_allclose(as_depth(said, right), expected, rtol=1e-10)

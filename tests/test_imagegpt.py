@@ -1,0 +1,488 @@
+"""ImageGPT against that of transformers: logits, classes, gradients, folders in both directions, palettes, drawing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import regard
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.errors import DataError, SettingError, WeightsError
+from regard.inputs import palette as palettes
+from regard.inputs.palette import Palette
+from regard.model import Identity, Model, assemble
+from regard.nn.readout import ReadOut
+from regard.systems import SYSTEMS, find_preset, imagegpt
+from regard.tasks.painting import Painting, shifted
+from regard.waists import Batch
+from tiny import gradients, near, noise, noisy
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
+SMALL = imagegpt.Config(size=4, colours=11, width=12, depth=3, heads=3, hidden=20)
+BLOCK = {
+    "attend.norm": "ln_1", "attend.inner.qkv": "attn.c_attn", "attend.inner.out": "attn.c_proj", "feed.norm": "ln_2",
+    "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj",
+}  # fmt: skip
+REST = {"tokens.table": "transformer.wte", "position.table": "transformer.wpe", "decoder.norm": "transformer.ln_f"}
+REST |= {"colours": "lm_head", "head.classes": "score"}
+
+
+def place(name: str) -> str:
+    """Where they keep what we call so: written here apart from the table under test."""
+    part, kind = name.rsplit(".", 1)
+    if part in REST:
+        return f"{REST[part]}.{kind}"
+    _, _, number, rest = part.split(".", 3)
+    return f"transformer.h.{number}.{BLOCK[rest]}.{kind}"
+
+
+def in_our_places(theirs: Mapping[str, Tensor], names: Any) -> dict[str, Tensor]:
+    """Their matrices of the blocks are (in, out)."""
+    found = {name: theirs[place(name)] for name in names}
+    return {name: t.T if t.ndim == 2 and ".blocks." in name else t for name, t in found.items()}
+
+
+class Sorting(Painting):
+    """Tells classes of pictures apart, as a head on the body's summary does."""
+
+    name = "classify"
+    labelled = True
+
+    def bodied(self, config: Any) -> Any:
+        return replace(config, draws=False)
+
+    def head(self, config: Any, labels: Any) -> Any:
+        return (
+            ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout, config.head_bias)
+            if labels
+            else None
+        )
+
+    def logits(self, model: Any, batch: Batch) -> Tensor:
+        return model.head(model.body(batch).summary)
+
+
+TASK = {"draw": Painting(), "classify": Sorting()}
+KIND = {"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"}
+tasks = pytest.mark.parametrize("task", TASK)
+
+
+@pytest.fixture(autouse=True)
+def both_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    import regard.tasks
+
+    monkeypatch.setattr(regard.tasks, "SEEING", {**regard.tasks.SEEING, **TASK})
+
+
+def model_of(task: str = "draw", **changes: Any) -> Model:
+    config = TASK[task].bodied(replace(SMALL, **changes))
+    labels = tuple("abcde") if task == "classify" else ()
+    model: Model = noisy(assemble(Identity(SYSTEMS["imagegpt"], config, TASK[task], labels=labels)))
+    return model
+
+
+def their(model: Model) -> Any:
+    """Their model with our weights."""
+    config = model.config
+    theirs = getattr(transformers, KIND[model.task.name])(
+        transformers.ImageGPTConfig(
+            vocab_size=config.colours + 1, n_positions=config.size**2, n_embd=config.width, n_layer=config.depth,
+            n_head=config.heads, n_inner=config.hidden, layer_norm_epsilon=config.eps, resid_pdrop=config.dropout,
+            embd_pdrop=config.embedding_dropout, attn_pdrop=config.attention_dropout,
+            id2label=dict(enumerate("abcde")), label2id={name: number for number, name in enumerate("abcde")},
+        )
+    ).to(next(model.parameters()).dtype).eval()  # fmt: skip
+    ours, state = model.weights(), theirs.state_dict()
+    if "lm_head.weight" in state:  # theirs has a row for each colour, and none for the beginning
+        assert state["lm_head.weight"].shape == (config.colours, config.width)
+    assert {place(name) for name in ours} == set(state)
+    with torch.no_grad():
+        for name, tensor in in_our_places(state, ours).items():
+            tensor.copy_(ours[name])
+    return theirs
+
+
+def rows(length: int = 16, colours: int = 11) -> Tensor:
+    """Colours, and in one row the sign that begins a picture."""
+    x = torch.randint(colours, (4, length), generator=torch.Generator().manual_seed(2))
+    x[:, 0] = colours
+    return x
+
+
+# -- what is computed
+
+
+@tasks
+@pytest.mark.parametrize("length", [16, 7])
+@pytest.mark.parametrize("changes", [{}, {"eps": 1e-2}, {"hidden": 48, "heads": 2}, {"size": 5, "colours": 12}])
+def test_logits_and_gradients_are_theirs(task: str, changes: dict[str, Any], length: int) -> None:
+    model, x = model_of(task, **changes), rows(length)
+    theirs = their(model)
+    ours, right = model.logits(x), theirs(input_ids=x).logits
+    assert ours.shape[-1] == (model.config.colours if task == "draw" else 5)
+    near(ours, right)
+    pull = noise(*ours.shape, seed=8)
+    named = {f"body.{name}" if not name.startswith("head.") else name: name for name in model.weights()}
+    mine = {named[name]: g for name, g in gradients(model, (ours * pull).sum()).items()}
+    assert set(mine) == set(model.weights()) and all(bool(g.any()) for g in mine.values())
+    for name, gradient in in_our_places(gradients(theirs, (right * pull).sum()), mine).items():
+        near(mine[name], gradient, 1e-11)
+
+
+def test_single_precision_is_theirs_to_its_rounding() -> None:
+    model = model_of().float()
+    near(model.logits(rows()), their(model)(input_ids=rows()).logits, 1e-5)
+
+
+def test_what_each_head_looks_at_is_theirs() -> None:
+    from regard.nn.watch import watch
+
+    model = model_of()
+    theirs = their(model)
+    right = theirs(input_ids=rows(), output_attentions=True).attentions
+    with watch(model) as seen:
+        model.logits(rows())
+    for number, weights in enumerate(right):
+        near(seen.weights(f"decoder.blocks.{number}.attend"), weights)
+
+
+def test_states_after_each_layer_are_theirs() -> None:
+    model = model_of()
+    right = their(model)(input_ids=rows(), output_hidden_states=True).hidden_states
+    states = model.body(Batch(rows()), taps=range(3))
+    for ours, wanted in zip(states.taps[:-1], right[1:-1], strict=True):
+        near(ours, wanted)
+    near(states.sequence, right[-1])
+    near(states.summary, right[-1].mean(1))
+
+
+def test_a_picture_is_summed_up_by_what_is_real_of_it() -> None:
+    model, lengths = model_of("classify"), torch.tensor([16, 3, 9, 1])
+    padded = model.body(Batch(rows(), lengths)).summary
+    alone = [model.body(Batch(rows()[i : i + 1, :n])).summary for i, n in enumerate(lengths.tolist())]
+    near(padded, torch.cat(alone))
+
+
+def test_the_loss_is_theirs_where_theirs_is_not_shifted_once_more() -> None:
+    """They compare what is said at a place with the label of the next: the row must be one longer for it."""
+    model = model_of()
+    colours = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(4))
+    batch = shifted(colours, model.config)
+    assert bool((batch.x[:, 0] == 11).all()) and torch.equal(batch.x[:, 1:], colours[:, :-1])
+    total, count = Painting().loss(model, batch)
+    logits = their(model)(input_ids=batch.x).logits
+    right = torch.nn.functional.cross_entropy(logits.flatten(0, 1), colours.flatten(), reduction="sum")
+    near(total, right)
+    assert int(count) == 48
+    twice = their(model)(input_ids=batch.x, labels=batch.x[:, :]).loss  # places 1 … of what is read
+    short, some = model.body.cross_entropy(model.states(batch.x).sequence[:, :-1], colours[:, :-1].contiguous())
+    near((short / some).float(), twice.float(), 1e-6)
+
+
+# -- presets, and weights as they begin
+
+
+def test_presets_have_the_parameters_that_were_published() -> None:
+    counts = {"imagegpt-small": 76_682_240, "imagegpt-medium": 455_489_536, "imagegpt-large": 1_362_914_304}
+    assert counts.items() <= {name: preset.parameters for name, preset in imagegpt.PRESETS.items()}.items()
+    for name, preset in imagegpt.PRESETS.items():
+        model = regard.build(name, device="meta")
+        assert sum(p.numel() for p in model.parameters()) == preset.parameters, name
+        with torch.device("meta"):
+            trunk = imagegpt.build(replace(preset.config, draws=False))
+        spoken = preset.config.colours * preset.config.width
+        assert sum(p.numel() for p in trunk.parameters()) == preset.parameters - spoken
+    with torch.device("meta"):
+        theirs = transformers.ImageGPTForCausalImageModeling(transformers.ImageGPTConfig())
+    assert sum(p.numel() for p in theirs.parameters()) == 76_682_240
+    assert find_preset("imagegpt-mini")[1].config.length == 784
+
+
+def test_weights_begin_as_in_the_papers_code() -> None:
+    torch.manual_seed(3)
+    config = replace(SMALL, width=96, depth=8, heads=4, hidden=384, colours=300, size=16)
+    body = imagegpt.build(config)
+    stds = {
+        "tokens.table.weight": 0.02, "position.table.weight": 0.01, "qkv.weight": 96**-0.5,
+        "out.weight": (96 * 8) ** -0.5, "up.weight": 0.02, "down.weight": 0.02,
+    }  # fmt: skip
+    for name, parameter in body.named_parameters():
+        if name == "colours.weight" or name.endswith("bias"):
+            assert not bool(parameter.any())
+        elif "norm" in name:
+            assert bool((parameter == 1).all())
+        else:
+            std = next(std for ending, std in stds.items() if name.endswith(ending))
+            assert float(parameter.detach().std()) == pytest.approx(std, rel=0.05), name
+    batch = shifted(torch.randint(300, (2, 256)), config)
+    total, count = body.cross_entropy(body(batch).sequence, batch.labels)
+    assert float(total.detach() / count) == pytest.approx(math.log(300))  # all colours are equally likely
+
+
+# -- folders
+
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
+    state = model.weights()
+    for name, tensor in in_our_places(theirs, state).items():
+        assert tensor.dtype == state[name].dtype and torch.equal(state[name], tensor), name
+    assert all(tensor.is_contiguous() for tensor in state.values())
+
+
+@tasks
+@dtypes
+def test_load_reads_what_save_pretrained_wrote(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    wanted = model_of(task).to(dtype)
+    theirs = their(wanted)
+    theirs.save_pretrained(tmp_path)
+    model = regard.load(tmp_path)
+    assert model.config == wanted.config and model.task.name == task and not model.notes
+    assert model.identity.labels == wanted.identity.labels
+    same_weights(model, theirs.state_dict())
+    near(model.logits(rows()), theirs(input_ids=rows()).logits, TOLERANCE[dtype])
+
+
+@tasks
+@dtypes
+def test_from_pretrained_reads_what_save_wrote(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = model_of(task, dropout=0.3, eps=1e-4).to(dtype)
+    model.reader = Palette(np.linspace(-1, 1, 33).reshape(11, 3), 4)
+    regard.save(model, tmp_path)
+    assert {t.dtype for t in load_file(tmp_path / "model.safetensors").values()} == {dtype}
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == [KIND[task]] and config["n_positions"] == 16 and config["vocab_size"] == 12
+    theirs, told = getattr(transformers, KIND[task]).from_pretrained(tmp_path, dtype=dtype, output_loading_info=True)
+    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert theirs.config.resid_pdrop == 0.3
+    same_weights(model, theirs.state_dict())
+    near(model.logits(rows()), theirs.eval()(input_ids=rows()).logits, TOLERANCE[dtype])
+    back = regard.load(tmp_path)
+    assert back.config == model.config and np.array_equal(back.reader.colours, model.reader.colours)
+    assert torch.equal(back.logits(rows()), model.logits(rows()))
+
+
+def test_old_files_with_masks_and_bare_bodies_are_read(tmp_path: Path) -> None:
+    theirs = their(model_of())
+    theirs.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    masks = {f"transformer.h.{n}.attn.{name}": torch.ones(1) for n in range(3) for name in ("bias", "masked_bias")}
+    save_file({**tensors, **masks}, tmp_path / "model.safetensors")
+    near(regard.load(tmp_path).logits(rows()), theirs(input_ids=rows()).logits)
+    theirs.transformer.save_pretrained(tmp_path / "bare")
+    bare = regard.load(tmp_path / "bare")
+    near(bare.states(rows()).sequence, theirs.transformer(input_ids=rows()).last_hidden_state)
+    assert any("learnt nothing yet" in note for note in bare.notes)  # the matrix of the colours
+
+
+def test_what_belongs_to_the_other_task_is_left_out_and_told(tmp_path: Path) -> None:
+    their(model_of("draw")).save_pretrained(tmp_path / "draw")
+    sorts = regard.load(tmp_path / "draw", task="classify")
+    assert not sorts.config.draws and any("lm_head.weight" in note for note in sorts.notes) and sorts.fresh
+    their(model_of("classify")).save_pretrained(tmp_path / "classify")
+    draws = regard.load(tmp_path / "classify", task="draw")
+    assert draws.config.draws and any("score.weight" in note for note in draws.notes)
+    assert draws.logits(rows()).shape == (4, 16, 11)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("activation_function", "gelu"), ("scale_attn_weights", False), ("scale_attn_by_inverse_layer_idx", True),
+        ("add_cross_attention", True), ("tie_word_embeddings", True), ("n_positions", 15), ("surprise", 1),
+    ],
+)  # fmt: skip
+def test_a_config_that_would_compute_something_else_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+    their(model_of()).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(WeightsError, match=key):
+        regard.load(tmp_path)
+
+
+def test_sizes_that_cannot_be_are_refused() -> None:
+    for name in ("size", "colours", "depth"):
+        with pytest.raises(SettingError, match=name):
+            replace(SMALL, **{name: 0})
+    with pytest.raises(SettingError, match="divided"):
+        replace(SMALL, heads=5)
+
+
+# -- drawing
+
+
+def test_cached_steps_equal_one_pass() -> None:
+    model, x = model_of(), rows()
+    whole = model.logits(x)
+    state = model.body.start(Batch(x[:, :3]))
+    for place_ in range(2, 16):
+        near(model.body.step(x[:, place_], state), whole[:, place_])
+    fixed = model.body.start(Batch(x[:, :5]), room=16)
+    for place_ in range(4, 16):
+        near(model.body.step(x[:, place_], fixed), whole[:, place_])
+
+
+def test_greedy_and_beam_search_draw_what_they_draw() -> None:
+    model = model_of()
+    theirs, prompt = their(model), rows()[:, :4]
+    for beam in (1, 3):
+        found = search(model.body, Batch(prompt), 11, torch.full((4,), 13), Decode(beam=beam, penalty=0.0))
+        right = theirs.generate(
+            input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=13, do_sample=False, num_beams=beam,
+            length_penalty=0.0, pad_token_id=11,
+        )  # fmt: skip
+        assert [list(options[0].tokens) for options in found] == right[:, 4:].tolist()
+
+
+# -- palettes
+
+
+def random_pictures(count: int = 6, seed: int = 0) -> list[Any]:
+    random = np.random.default_rng(seed)
+    shapes = [(9, 9), (5, 8), (12, 4), (1, 1), (30, 31)]
+    return [random.integers(0, 256, (*shapes[i % 5], 3), dtype=np.uint8) for i in range(count)]
+
+
+@pytest.mark.parametrize("resample", [0, 2, 3])
+def test_numbers_are_those_of_their_processor_both_ways(resample: int, tmp_path: Path) -> None:
+    colours = np.random.default_rng(1).uniform(-1, 1, (37, 3))
+    ours = Palette(colours, 9, resample)
+    theirs = transformers.ImageGPTImageProcessorPil(clusters=colours, size={"height": 9, "width": 9}, resample=resample)
+    (tmp_path / "ours").mkdir()
+    ours.save(tmp_path / "ours")
+    again = transformers.ImageGPTImageProcessorPil.from_pretrained(tmp_path / "ours")
+    theirs.save_pretrained(tmp_path / "theirs")
+    back = Palette.load(tmp_path / "theirs")
+    assert back is not None and back.fingerprint() == ours.fingerprint()
+    for picture in random_pictures():
+        right, once_more = (it(picture, input_data_format="channels_last")["input_ids"][0] for it in (theirs, again))
+        for found in (ours.ids(picture), back.ids(picture), once_more):
+            assert np.array_equal(found, right)
+        pixels = np.rint(127.5 * (colours[right] + 1)).reshape(9, 9, 3).astype(np.uint8)
+        assert np.array_equal(ours.picture(right), pixels)
+
+
+def test_batches_of_bytes_and_of_floats_are_read_like_single_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    palette = Palette(np.random.default_rng(1).uniform(-1, 1, (13, 3)), 6)
+    made = np.stack([palette.prepare(picture) for picture in random_pictures()])
+    right = np.stack([palette.ids(picture) for picture in random_pictures()])
+    x = torch.from_numpy(made).permute(0, 3, 1, 2)
+    monkeypatch.setattr(palettes, "CHUNK", 100)  # few at a time
+    assert np.array_equal(palette.normalise(x).numpy(), right)
+    assert np.array_equal(palette.normalise(x / 255).numpy(), right)
+
+
+def test_of_equally_near_colours_the_first_is_taken() -> None:
+    palette = Palette(np.array([[0.5] * 3, [-0.5] * 3, [0.5] * 3]), 1)
+    assert palette.nearest(torch.tensor([[0.0] * 3, [0.1] * 3, [-0.1] * 3])).tolist() == [0, 0, 1]
+
+
+def test_a_palette_of_few_colours_has_exactly_those() -> None:
+    random = np.random.default_rng(2)
+    three = np.array([[0, 0, 0], [255, 0, 0], [255, 255, 255]], dtype=np.uint8)
+    pictures = [three[random.integers(0, 3, (4, 4))] for _ in range(5)]
+    palette = Palette.learn(pictures, 16, 4)
+    assert len(palette) == 3
+    for picture in pictures:
+        assert np.array_equal(palette.picture(palette.ids(picture)), picture)
+
+
+def wrong(palette: Palette, points: np.ndarray) -> float:
+    pixels = torch.from_numpy(points / 127.5 - 1)
+    return float(((pixels - torch.from_numpy(palette.colours)[palette.nearest(pixels)]) ** 2).sum(1).mean())
+
+
+def test_k_means_finds_groups_and_is_the_same_for_the_same_seed() -> None:
+    random = np.random.default_rng(3)
+    centres = np.array([[20, 20, 20], [220, 30, 30], [30, 220, 30], [30, 30, 220], [230, 230, 230]])
+    pixels = np.clip(centres[random.integers(0, 5, 4096)] + random.normal(0, 4, (4096, 3)), 0, 255).astype(np.uint8)
+    pictures = list(pixels.reshape(16, 16, 16, 3))
+    palette = Palette.learn(pictures, 5, 16)
+    found = np.sort(127.5 * (palette.colours + 1), axis=0)
+    assert np.abs(found - np.sort(centres, axis=0)).max() < 1
+    assert palette.fingerprint() == Palette.learn(pictures, 5, 16).fingerprint()
+    bright = palette.colours @ [0.299, 0.587, 0.114]
+    assert (np.diff(bright) > 0).all()
+
+
+@pytest.mark.parametrize("batch", [2**14, 256])
+def test_k_means_is_near_the_best_for_greys_and_colours(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 equally frequent greys in 16 colours: stretches of 16 are the best there is. Few are looked at in a round where a
+    batch is small."""
+    monkeypatch.setattr(palettes, "BATCH", batch)
+    greys = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
+    palette = Palette.learn([greys.reshape(16, 16, 3)] * 3, 16, 16)
+    assert len(palette) == 16 and np.ptp(palette.colours, axis=1).max() < 1e-12
+    best = 3 * (16**2 - 1) / 12 / 127.5**2
+    assert wrong(palette, greys) < 1.25 * best
+    colours = np.random.default_rng(4).integers(0, 256, (4096, 3)).astype(np.uint8)
+    palette = Palette.learn([colours.reshape(64, 64, 3)], 32, 64)
+    assert len(palette) == 32 and wrong(palette, colours) < 1.05 * min(plain_k_means(colours, 32, s) for s in range(3))
+
+
+def plain_k_means(points: np.ndarray, count: int, seed: int) -> float:
+    """What the textbook reaches from a start of pure chance."""
+    pixels = points / 127.5 - 1
+    centres = np.random.default_rng(seed).permutation(pixels)[:count]
+    for _ in range(60):
+        own = ((pixels[:, None] - centres) ** 2).sum(-1).argmin(1)
+        centres = np.stack([pixels[own == k].mean(0) if (own == k).any() else centres[k] for k in range(count)])
+    return wrong(Palette(centres, 64), points)
+
+
+def test_memory_is_bounded_and_all_pictures_have_a_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(palettes, "KEPT", 64)
+    parts = (np.full((16, 3), number, dtype=np.uint8) for number in range(200))
+    kept = palettes._some(parts, np.random.default_rng(0))
+    assert kept.shape == (64, 3) and kept[:, 0].min() < 60 and kept[:, 0].max() > 140
+
+
+def test_a_centre_that_nobody_is_near_goes_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.array([[-1.0, 0, 0], [-0.9, 0, 0], [0.9, 0, 0], [1.0, 0, 0], [0.0, 1, 0]])
+    monkeypatch.setattr(palettes, "_spread", lambda points, *rest: points[[0, 0, 0]].copy())
+    found = palettes.kmeans(points, np.ones(5), 3, np.random.default_rng(0))
+    assert np.allclose(found, [[-0.95, 0, 0], [0, 1, 0], [0.95, 0, 0]])
+
+
+def test_pictures_and_palettes_that_are_none_are_refused(tmp_path: Path) -> None:
+    palette = Palette(np.zeros((2, 3)), 4)
+    for broken in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)):
+        with pytest.raises(DataError, match="a picture is bytes"):
+            palette.ids(broken)
+    with pytest.raises(DataError, match="palette"):
+        Palette(np.zeros((2, 4)), 4)
+    with pytest.raises(DataError, match="no pictures"):
+        Palette.learn([], 4, 4)
+    assert Palette.load(tmp_path) is None
+    palette.save(tmp_path)
+    said = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    changes = (
+        {"image_mean": [0.4] * 3},
+        {"do_normalize": False},
+        {"clusters": "blue"},
+        {"size": {"height": 4, "width": 5}},
+    )
+    for change in (*changes, {"size": 0}, {"resample": 9}):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps({**said, **change}))
+        with pytest.raises(WeightsError, match="preprocessor_config"):
+            Palette.load(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 32, "resample": 2, "clusters": [[0, 0, 1]]}))
+    first = Palette.load(tmp_path)  # as the first of them were published
+    assert first is not None and first.size == (32, 32) and len(first) == 1

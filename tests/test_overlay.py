@@ -1,0 +1,199 @@
+"""Answers for each pixel drawn over the picture: what is coloured, what stays clear, and what the colours mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from regard.draw.overlay import (
+    BLANK,
+    GLOW,
+    NEAR_FAR,
+    Measured,
+    Regarded,
+    Segmented,
+    class_colours,
+    depth_picture,
+    draw_classes,
+    draw_depths,
+    draw_heats,
+    over_classes,
+    over_heat,
+    ramped,
+    save_picture,
+)
+from regard.errors import RegardError
+from regard.waists import IGNORE
+
+RANDOM = np.random.default_rng(3)
+PICTURE = RANDOM.integers(0, 256, (30, 40, 3)).astype(np.uint8)
+CLASSES = np.repeat(np.arange(4), 10)[None].repeat(30, 0)
+NAMES = ("sky", "road $5_a^2", "道路", "a very long name of a class that nobody would like to read")
+
+
+def colour(text: str) -> list[int]:
+    return [int(text[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    with Image.open(path) as picture:
+        picture.load()
+        return picture.size
+
+
+# -- colours
+
+
+def test_colours_of_classes_differ_and_stay_when_there_are_more() -> None:
+    many = class_colours(60)
+    assert len(set(many)) == 60 and class_colours(7) == many[:7] and class_colours(0) == ()
+    first = np.array(many[:12], dtype=float)
+    apart = np.abs(first[:, None] - first[None]).sum(-1) + 999 * np.eye(12)
+    assert apart.min() > 60
+    assert all(max(c) - min(c) > 20 for c in many), "a grey would be taken for the picture"
+
+
+def test_ramps_begin_and_end_with_their_stops() -> None:
+    found = ramped(np.array([0.0, 1.0, 2.0, -1.0, np.nan]), NEAR_FAR)
+    assert found.tolist() == [colour(NEAR_FAR[at]) for at in (0, -1, -1, 0, 0)]
+    between = ramped(np.array([0.1]), ("#000000", "#0a1464", "#ffffff"))  # a fifth of the way to the first stop
+    assert between.tolist() == [[2, 4, 20]]
+
+
+# -- pictures
+
+
+def test_pixels_have_the_colour_of_their_class_and_void_ones_their_own() -> None:
+    classes = CLASSES.copy()
+    classes[:5] = 11
+    found = over_classes(PICTURE, classes, 4, void=11, strength=1.0)
+    assert found.dtype == np.uint8 and found.shape == PICTURE.shape
+    np.testing.assert_array_equal(found[:4], PICTURE[:4])
+    for name in range(4):  # the last column of a class is its edge
+        inner = found[6:-1, 10 * name : 10 * name + 9].reshape(-1, 3)
+        assert {tuple(map(int, pixel)) for pixel in inner} == {class_colours(4)[name]}
+    assert not np.array_equal(over_classes(PICTURE, classes, 4, void=11), found)  # the picture shines through
+
+
+def test_classes_that_nobody_named_and_the_usual_void_stay_clear() -> None:
+    classes = np.full((30, 40), IGNORE)
+    classes[3, 3] = 9
+    np.testing.assert_array_equal(over_classes(PICTURE, classes, 4), PICTURE)
+
+
+def test_near_is_light_far_is_dark_and_unknown_is_grey() -> None:
+    found = depth_picture(np.array([[1.0, 3.0, 0.0, np.nan, 9.0]]), near=1.0, far=3.0)
+    assert found[0].tolist() == [
+        colour(NEAR_FAR[0]),
+        colour(NEAR_FAR[-1]),
+        list(BLANK),
+        list(BLANK),
+        colour(NEAR_FAR[-1]),
+    ]
+    turned = depth_picture(np.array([[1.0, 0.0, np.nan]]), near=1.0, far=0.0)  # how near: 0 is the farthest
+    assert turned[0].tolist() == [colour(NEAR_FAR[0]), colour(NEAR_FAR[-1]), list(BLANK)]
+    assert depth_picture(np.ones((2, 2)), near=1.0, far=1.0).shape == (2, 2, 3)
+
+
+def test_what_was_looked_at_glows_where_it_lies() -> None:
+    weights = np.zeros((3, 4))
+    weights[2, 1] = 0.5
+    found = over_heat(PICTURE, weights, smooth=False).astype(int)
+    dark = over_heat(PICTURE, np.zeros((3, 4)), most=1.0).astype(int)
+    lit = np.abs(found - dark).sum(-1) > 0
+    assert lit[20:, 10:20].all() and not lit[:20].any() and not lit[:, :10].any() and not lit[:, 20:].any()
+    half = over_heat(PICTURE, weights, most=1.0, smooth=False).astype(int)
+    hottest = np.array(colour(GLOW[-1]))
+    assert np.abs(found - hottest)[25, 15].sum() < np.abs(half - hottest)[25, 15].sum()
+    smooth = over_heat(PICTURE, weights).astype(int)
+    assert np.abs(smooth - dark).sum(-1)[20:, 10:20].mean() > 4 * np.abs(smooth - dark).sum(-1)[:10].mean()
+
+
+def test_an_answer_of_another_size_is_refused() -> None:
+    with pytest.raises(RegardError, match=r"\(30, 41\) pixels .* \(30, 40\)"):
+        over_classes(PICTURE, np.zeros((30, 41), int), 4)
+
+
+def test_greys_are_taken_for_pictures_too(tmp_path: Path) -> None:
+    grey = PICTURE[..., 0]
+    assert over_classes(grey, CLASSES, 4).shape == (30, 40, 3) and over_heat(grey, np.ones((2, 2))).shape == (30, 40, 3)
+    assert draw_classes([Segmented(grey, CLASSES)], NAMES, tmp_path / "a.png").exists()
+
+
+def test_a_picture_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
+    with Image.open(save_picture(PICTURE, tmp_path / "new" / "a.png")) as picture:
+        np.testing.assert_array_equal(np.asarray(picture), PICTURE)
+    with pytest.raises(RegardError, match="cannot draw"):
+        save_picture(PICTURE, tmp_path / "a.jpg")
+
+
+# -- sheets
+
+
+def drawn(path: Path) -> np.ndarray[Any, Any]:
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB")).astype(int)
+
+
+def has(picture: np.ndarray[Any, Any], wanted: Any) -> bool:
+    return bool((np.abs(picture - np.array(wanted)).sum(-1) <= 3).sum() > 100)
+
+
+def test_a_sheet_has_the_colours_of_the_classes_that_are_seen_and_of_no_others(tmp_path: Path) -> None:
+    said = np.where(CLASSES == 3, 1, CLASSES)
+    sheet = drawn(draw_classes([Segmented(PICTURE, said)], NAMES, tmp_path / "a.png", "a picture", "87 % right"))
+    colours = class_colours(4)
+    assert all(has(sheet, colours[name]) for name in (0, 1, 2)) and not has(sheet, colours[3])
+
+
+def test_truth_stands_beside_the_answer(tmp_path: Path) -> None:
+    one = size_of(draw_classes([Segmented(PICTURE, CLASSES)], NAMES, tmp_path / "a.png"))
+    two = size_of(draw_classes([Segmented(PICTURE, CLASSES, CLASSES)], NAMES, tmp_path / "b.png"))
+    three = size_of(draw_classes([Segmented(PICTURE, CLASSES, CLASSES, "x")] * 3, NAMES, tmp_path / "c.png"))
+    assert two[0] > one[0] and three[0] == two[0] and three[1] > 1.5 * two[1]
+
+
+def test_sheets_are_written_as_svg_too_and_nothing_else(tmp_path: Path) -> None:
+    path = draw_classes([Segmented(PICTURE, CLASSES, name="first.jpg")], NAMES, tmp_path / "a.svg", title="a <title>")
+    text = path.read_text("utf-8")
+    assert all(word in text for word in ("road $5_a^2", "道路", "first.jpg", "answer", "a &lt;title&gt;"))
+    assert "nobody would like to read" not in text and "…" in text
+    with pytest.raises(RegardError, match="cannot draw"):
+        draw_classes([Segmented(PICTURE, CLASSES)], NAMES, tmp_path / "a.gif")
+    with pytest.raises(RegardError, match="no picture"):
+        draw_depths([], tmp_path / "a.png")
+
+
+def test_of_very_many_classes_those_that_cover_most_are_named(tmp_path: Path) -> None:
+    classes = np.arange(1200).reshape(30, 40) % 150
+    classes[:10] = 7
+    names = [f"class number {n}" for n in range(150)]
+    text = draw_classes([Segmented(PICTURE, classes)], names, tmp_path / "a.svg").read_text("utf-8")
+    assert text.count("class number ") == 36 and "class number 7<" in text and "and 114 others" in text
+
+
+def test_depths_have_one_scale_with_its_unit_and_say_what_is_not_known(tmp_path: Path) -> None:
+    right = np.linspace(1, 5, 1200).reshape(30, 40)
+    sample = Measured(PICTURE, right + 0.5, right)
+    text = draw_depths([sample], tmp_path / "a.svg").read_text("utf-8")
+    least, most = np.percentile([right, right + 0.5], (1, 99))
+    assert all(f">{word}<" in text for word in (f"{least:.3g}", f"{most:.3g}", "m")) and "not known" not in text
+    right[3] = 0
+    assert "not known" in draw_depths([Measured(PICTURE, right + 0.5, right)], tmp_path / "b.svg").read_text("utf-8")
+    near = draw_depths([Measured(PICTURE, right)], tmp_path / "c.svg", relative=True).read_text("utf-8")
+    assert ">near<" in near and ">far<" in near and "not known" not in near
+    empty = Measured(PICTURE, np.zeros((30, 40)))
+    assert draw_depths([empty], tmp_path / "d.png").exists() and draw_depths([empty], tmp_path / "e.png", relative=True)
+
+
+def test_heads_are_drawn_in_rows_with_their_names(tmp_path: Path) -> None:
+    heads = [Regarded(PICTURE, RANDOM.random((3, 4)) / 10, f"head {n}") for n in range(6)]
+    text = draw_heats(heads, tmp_path / "a.svg", "What was looked at").read_text("utf-8")
+    assert all(f"head {n}" in text for n in range(6)) and "% of the weight" in text
+    wide, high = size_of(draw_heats(heads, tmp_path / "a.png"))
+    assert size_of(draw_heats(heads[:4], tmp_path / "b.png"))[1] < high and wide > high
+    assert draw_heats([Regarded(PICTURE, np.zeros((2, 2)))], tmp_path / "c.png").exists()

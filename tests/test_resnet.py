@@ -1,0 +1,475 @@
+"""ResNet and BiT against `transformers` in float64, all parameters overwritten with noise: maps, gradients, sizes, folders."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import regard
+from regard import tasks
+from regard.config import as_dict, from_dict
+from regard.errors import RegardError, SettingError, WeightsError
+from regard.learn.settings import Train
+from regard.learn.state import newest_state, save_state
+from regard.nn.convolution import BatchNorm, Convolution, Convolutional, Standardised, fitted, inner_width
+from regard.nn.dense import depth_head, segment_head
+from regard.nn.readout import ReadOut
+from regard.systems import SYSTEMS, bit, resnet
+from regard.systems.preset import System
+from regard.tasks.task import Task
+from regard.waists import Batch, States
+from regard.weights import read_folder
+from tiny import near, noise, noisy
+
+CLASSIC: dict[str, Any] = {
+    "num_channels": 2, "embedding_size": 6, "hidden_sizes": [12, 20, 16, 24], "depths": [2, 1, 3, 1],
+}  # fmt: skip
+STANDARD: dict[str, Any] = {
+    "num_channels": 2, "embedding_size": 8, "hidden_sizes": [16, 40, 64, 72], "depths": [2, 1, 3, 2], "num_groups": 4,
+}  # fmt: skip
+OURS = {
+    "resnet": resnet.Config(channels=2, start=6, widths=(12, 20, 16, 24), depths=(2, 1, 3, 1)),
+    "bit": bit.Config(channels=2, start=8, widths=(16, 40, 64, 72), depths=(2, 1, 3, 2), groups=4),
+}
+NAMED = {"resnet": "ResNet", "bit": "Bit"}
+ALL = (0, 1, 2, 3)
+SHAPES = [(37, 53), (64, 32), (65, 41)]
+systems = pytest.mark.parametrize("system", [resnet.SYSTEM, bit.SYSTEM], ids=["resnet", "bit"])
+
+
+def theirs(system: str, kind: str = "Model", **changes: Any) -> Any:
+    sizes = {"resnet": CLASSIC, "bit": STANDARD}[system]
+    config = getattr(transformers, f"{NAMED[system]}Config")(**{**sizes, "num_labels": 5, **changes})
+    peer = noisy(getattr(transformers, NAMED[system] + kind)(config))
+    for number, (name, buffer) in enumerate(peer.named_buffers()):
+        if "running" in name:  # gathered statistics are read too
+            buffer.copy_(noise(*buffer.shape, seed=number).abs() + 0.5)
+        if "tracked" in name:
+            buffer.fill_(7)
+    return peer
+
+
+def saved(peer: Any, folder: Path) -> Path:
+    peer.save_pretrained(folder)
+    return folder
+
+
+def opened(system: System, folder: Path) -> Convolutional:
+    """The body of a published folder, read by the tables of the system alone."""
+    told = json.loads((folder / "config.json").read_text())
+    config = from_dict(system.config, system.published.read(told), "model.")
+    config, tensors = system.adapt(config, read_folder(folder))
+    body = system.build(config).double().eval()
+    found, _ = system.names.read(tensors, body.state_dict())
+    body.load_state_dict(found)
+    return body  # type: ignore[return-value]
+
+
+def agree(system: System, body: Convolutional, peer: Any, x: Tensor, tolerance: float = 1e-11) -> None:
+    """States, summary and maps, and the gradients of all of them together."""
+    ours, right = body(Batch(x), ALL), peer(x, output_hidden_states=True)
+    summary = right.pooler_output.flatten(1)
+    near(ours.sequence, right.last_hidden_state.flatten(2).mT, tolerance)
+    near(ours.summary, summary, tolerance)
+    for found, wanted in zip(ours.taps, right.hidden_states[1:], strict=True):
+        near(found, wanted, tolerance)
+    weighed(ours.sequence, ours.summary, *ours.taps).backward()
+    weighed(right.last_hidden_state.flatten(2).mT, summary, *right.hidden_states[1:]).backward()
+    written = system.names.write({name: p.grad for name, p in body.named_parameters() if p.grad is not None})
+    expected = {f"{system.name}.{name}": p.grad for name, p in peer.named_parameters()}
+    assert set(written) == set(expected)
+    for name, grad in expected.items():
+        near(written[name], grad, 1e-10)
+
+
+def weighed(*values: Tensor) -> Tensor:
+    return sum((noise(*value.shape, seed=number) * value).sum() for number, value in enumerate(values))  # type: ignore[return-value]
+
+
+# -- parity
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"layer_type": "basic"},
+    {"layer_type": "basic", "downsample_in_first_stage": True},
+    {"downsample_in_bottleneck": True, "downsample_in_first_stage": True},
+    {"hidden_sizes": [24, 24, 24, 24], "embedding_size": 24},
+]
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["asked", "taught"])
+@pytest.mark.parametrize("kind", KINDS, ids=["bottleneck", "basic", "coarse", "early", "narrow"])
+def test_a_resnet_makes_the_maps_of_the_published_one_and_gathers_its_statistics(
+    kind: dict[str, Any], training: bool, tmp_path: Path
+) -> None:
+    peer = theirs("resnet", **kind)
+    body = opened(resnet.SYSTEM, saved(peer, tmp_path))
+    for seed, shape in enumerate(SHAPES):
+        peer.train(training).zero_grad()
+        body.train(training).zero_grad()
+        agree(resnet.SYSTEM, body, peer, noise(4, 2, *shape, seed=seed))
+    statistics = {name: tensor for name, tensor in peer.state_dict().items() if "running" in name}
+    found = resnet.NAMES.write(body.state_dict())
+    for name, tensor in statistics.items():
+        near(found[f"resnet.{name}"], tensor, 1e-11)
+    before = theirs("resnet", **kind).state_dict()
+    assert all(torch.equal(tensor, before[name]) is not training for name, tensor in statistics.items())
+
+
+STANDARDS = list(itertools.product(["preactivation", "bottleneck"], [None, "same"], [False, True]))
+
+
+@pytest.mark.parametrize(("kind", "padding", "fits"), STANDARDS)
+def test_bit_makes_the_maps_of_the_published_one(kind: str, padding: str | None, fits: bool, tmp_path: Path) -> None:
+    peer = theirs("bit", layer_type=kind, global_padding=padding, embedding_dynamic_padding=fits)
+    body = opened(bit.SYSTEM, saved(peer, tmp_path)).train()
+    for seed, shape in enumerate(SHAPES):
+        peer.zero_grad()
+        body.zero_grad()
+        agree(bit.SYSTEM, body, peer, noise(2, 2, *shape, seed=seed))
+
+
+@pytest.mark.parametrize("stride", [4, 8, 16])
+@pytest.mark.parametrize("kind", ["preactivation", "bottleneck"])
+def test_stages_that_do_not_halve_reach_as_far_as_the_published_ones(kind: str, stride: int, tmp_path: Path) -> None:
+    peer = theirs("bit", layer_type=kind, global_padding="same", output_stride=stride)
+    agree(bit.SYSTEM, opened(bit.SYSTEM, saved(peer, tmp_path)), peer, noise(2, 2, 37, 53))
+
+
+@systems
+def test_a_picture_is_told_alone_what_it_is_told_among_others(system: System) -> None:
+    body = noisy(system.build(OURS[system.name]))
+    x = noise(3, 2, 40, 32)
+    together = body(Batch(x)).summary
+    near(torch.cat([body(Batch(one[None])).summary for one in x]), together, 1e-11)
+
+
+# -- parts
+
+
+@pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 2, 1), (7, 2, 1), (1, 2, 1), (3, 3, 1), (3, 2, 2)])
+def test_fitted_convolutions_answer_one_place_in_as_many_as_their_stride(
+    kernel: int, stride: int, dilation: int
+) -> None:
+    for size in range(1, 20):
+        x = torch.ones(1, 1, size, 23 - size)
+        padded = fitted(x, kernel, stride, dilation)
+        out = F.conv2d(padded, torch.ones(1, 1, kernel, kernel), stride=stride, dilation=dilation)
+        assert out.shape[-2:] == (-(-size // stride), -(-(23 - size) // stride))
+        grown = padded.shape[-2] - size
+        assert padded[0, 0, : grown // 2].eq(0).all() and padded.sum() == x.sum()
+        assert grown < 2 or padded[0, 0, grown // 2].any()  # the odd one stands at the end
+
+
+@pytest.mark.parametrize("kind", [Convolution, Standardised, partial(Standardised, same=True)])
+@pytest.mark.parametrize(("high", "wide"), [(1, 1), (4, 1), (1, 4)])
+def test_filters_learn_from_maps_of_one_column_in_bfloat16_too(kind: Any, high: int, wide: int) -> None:
+    torch.manual_seed(2)
+    conv, x = kind(16, 16, 3, 2), torch.randn(8, 16, high, wide)
+    weigh = torch.randn_like(conv(x))
+    (right,) = torch.autograd.grad((conv(x) * weigh).sum(), [conv.weight])
+    for _ in range(5):  # memory that is not written to holds what was there before
+        kept = torch.full((200_000,), torch.nan)
+        del kept
+        with torch.autocast("cpu", torch.bfloat16):
+            found = conv(x)
+        (grad,) = torch.autograd.grad((found * weigh).sum(), [conv.weight])
+        near(grad, right, 0.05)
+
+
+def test_neither_the_scale_nor_the_mean_of_a_filter_counts_once_it_is_standardised() -> None:
+    conv = noisy(Standardised(3, 4, 3))
+    x = noise(2, 3, 9, 7)
+    before = conv(x)
+    with torch.no_grad():
+        conv.weight.mul_(7.0).add_(3.0)
+    near(conv(x), before, 1e-7)  # up to the small number beside the variance
+
+
+def test_inner_widths_are_rounded_as_the_published_ones() -> None:
+    from transformers.models.bit.modeling_bit import make_div
+
+    assert all(inner_width(outputs) == make_div(outputs * 0.25) for outputs in range(1, 600))
+
+
+def test_batch_norm_is_that_of_pytorch_without_its_count() -> None:
+    ours, right = noisy(BatchNorm(5)).train(), noisy(nn.BatchNorm2d(5)).train()
+    for seed in range(3):
+        x = noise(4, 5, 3, 2, seed=seed)
+        near(ours(x), right(x))
+    near(ours.running_mean, right.running_mean)
+    near(ours.running_var, right.running_var)
+    near(ours.eval()(x), right.eval()(x))
+    assert set(ours.state_dict()) == {"weight", "bias", "running_mean", "running_var"}
+
+
+def test_a_frozen_batch_norm_gathers_nothing_more() -> None:
+    norm, x = noisy(BatchNorm(5)).train(), noise(4, 5, 3, 2)
+    norm(x)
+    kept = {name: tensor.clone() for name, tensor in norm.state_dict().items()}
+    right = norm.eval()(x)
+    near(norm.requires_grad_(False).train()(x), right)
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in norm.state_dict().items())
+
+
+def test_one_place_of_one_picture_teaches_no_batch_norm() -> None:
+    norm = BatchNorm(5)
+    with pytest.raises(RegardError, match="one place of one picture"):
+        norm(torch.ones(1, 5, 1, 1))
+    norm.eval()(torch.ones(1, 5, 1, 1))
+
+
+@systems
+def test_pictures_of_other_channels_are_refused(system: System) -> None:
+    body = system.build(OURS[system.name])
+    for shape in ((1, 3, 32, 32), (2, 32, 32)):
+        with pytest.raises(RegardError, match="pictures of 2 channels"):
+            body(Batch(torch.zeros(shape)))
+
+
+# -- presets and settings
+
+
+def classes(system: System, preset: str) -> int:
+    """Parameters with a thousand classes."""
+    found = system.presets[preset]
+    return found.parameters + 1000 * found.config.features + 1000
+
+
+@pytest.mark.parametrize(
+    ("system", "preset", "whole"),
+    [
+        (resnet.SYSTEM, "resnet-18", 11_689_512),
+        (resnet.SYSTEM, "resnet-50", 25_557_032),
+        (bit.SYSTEM, "bit-50", 25_549_352),
+    ],
+)
+def test_presets_have_the_parameters_of_the_published_models(system: System, preset: str, whole: int) -> None:
+    config = system.presets[preset].config
+    written = system.published.write(as_dict(config), "classify")
+    kind = getattr(transformers, f"{NAMED[system.name]}ForImageClassification")
+    with torch.device("meta"):
+        peer = kind(kind.config_class(**{**written, "num_labels": 1000}))
+    assert classes(system, preset) == whole == sum(p.numel() for p in peer.parameters())
+
+
+@pytest.mark.parametrize(("system", "preset"), [(s, p) for s in (resnet.SYSTEM, bit.SYSTEM) for p in s.presets])
+def test_presets_have_the_parameters_they_say_and_recipes_that_exist(system: System, preset: str) -> None:
+    found = system.presets[preset]
+    with torch.device("meta"):
+        body = system.build(found.config)
+    assert sum(p.numel() for p in body.parameters()) == found.parameters
+    assert sum(found.config.depths) == len(body.stages.blocks)
+    for recipe in (found.recipe, *system.recipes.values(), *system.further.values()):
+        from_dict(Train, recipe["train"], "train.")
+
+
+@pytest.mark.parametrize(
+    ("system", "config"),
+    [
+        *((resnet.SYSTEM, preset.config) for preset in resnet.PRESETS.values()),
+        (resnet.SYSTEM, replace(OURS["resnet"], coarse=True, channels=3)),
+        *((bit.SYSTEM, replace(OURS["bit"], stride=stride, channels=3)) for stride in (4, 8, 16, 32)),
+    ],
+)
+def test_maps_are_as_wide_and_as_coarse_as_they_are_said_to_be(system: System, config: Any) -> None:
+    with torch.device("meta"):
+        states = system.build(config).eval()(Batch(torch.empty(1, 3, 128, 64)), [tap.at for tap in config.maps()])
+    for tap, found in zip(config.maps(), states.taps, strict=True):
+        assert not tap.flat and found.shape == (1, tap.channels, 128 // tap.stride, 64 // tap.stride)
+    assert states.summary.shape == (1, config.features)
+
+
+@systems
+@pytest.mark.parametrize("shape", [(37, 53), (48, 64)])
+def test_dense_heads_answer_for_each_pixel(system: System, shape: tuple[int, int]) -> None:
+    config = OURS[system.name]
+    body, x = noisy(system.build(config)), noise(2, 2, *shape)
+    segment, depth = noisy(segment_head(config, 3)), noisy(depth_head(config))
+    assert segment(body(Batch(x), segment.taps).taps, shape).shape == (2, 3, *shape)
+    assert depth(body(Batch(x), depth.taps).taps, shape).shape == (2, *shape)
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("resnet", {"widths": (8, 8, 8)}, "model.widths are 4 numbers"),
+    ("resnet", {"widths": (8, 8, 8, 3)}, "of at least 4"),
+    ("resnet", {"depths": (1, 1, 0, 1)}, "model.depths"),
+    ("resnet", {"kernel": 4}, "must be odd"),
+    ("resnet", {"stride": 0}, "model.stride"),
+    ("resnet", {"head_dropout": 1.0}, "head_dropout"),
+    ("bit", {"widths": (16, 40, 64, 70)}, "multiples of 8"),
+    ("bit", {"start": 6}, "6 channels cannot be divided among model.groups 4"),
+    ("bit", {"groups": 16}, "8 channels cannot be divided among model.groups 16"),
+    ("bit", {"stride": 12}, "4, 8, 16 or 32"),
+    ("bit", {"depths": (1, 1, 1)}, "model.depths are 4"),
+    ("bit", {"size": 0}, "model.size"),
+    ("bit", {"head_dropout": -0.1}, "head_dropout"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "told"), BAD)
+def test_settings_that_make_no_model_are_refused(name: str, changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        replace(OURS[name], **changes)
+
+
+FOREIGN: list[tuple[System, dict[str, Any], str]] = [
+    (resnet.SYSTEM, {"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
+    (resnet.SYSTEM, {"something": 1}, "something"),
+    (bit.SYSTEM, {"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
+    (bit.SYSTEM, {"global_padding": "VALID"}, "global_padding='VALID' is not supported"),
+    (bit.SYSTEM, {"width_factor": 3}, "width_factor=3 is not supported"),
+    (bit.SYSTEM, {"layer_type": "other"}, "layer_type='other' is not supported"),
+    (bit.SYSTEM, {"drop_path_rate": 0.1}, "drop_path_rate"),
+]
+
+
+@pytest.mark.parametrize(("system", "changes", "told"), FOREIGN)
+def test_published_configs_that_mean_something_else_are_refused(
+    system: System, changes: dict[str, Any], told: str
+) -> None:
+    written = system.published.write(as_dict(OURS[system.name]))
+    with pytest.raises(WeightsError, match=told):
+        system.published.read({**written, **changes})
+
+
+@systems
+def test_a_published_config_that_says_nothing_means_the_default(system: System) -> None:
+    told = system.published.read({"model_type": system.name})
+    assert from_dict(system.config, told, "model.") == system.config()
+
+
+# -- folders
+
+
+class Classes(Task):
+    """Stands in where pictures are not classified yet."""
+
+    name, reads, labelled = "classify", "pictures", True
+
+    def reader(self, folder: Path) -> Any:
+        return None
+
+    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
+        return ReadOut("classes", config.features, len(labels), config.head_dropout) if labels else None
+
+    def logits(self, model: Any, batch: Batch) -> Tensor:
+        return model.head(model.body(batch).summary)
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for system in (resnet.SYSTEM, bit.SYSTEM):
+        if system.name not in SYSTEMS:
+            monkeypatch.setitem(SYSTEMS, system.name, system)
+    if "classify" not in tasks.SEEING:
+        monkeypatch.setitem(tasks.SEEING, "classify", Classes())
+
+
+@systems
+@pytest.mark.usefixtures("listed")
+def test_folders_of_classifiers_are_read_and_written_with_their_classes(system: System, tmp_path: Path) -> None:
+    peer, x = theirs(system.name, "ForImageClassification"), noise(2, 2, 37, 53)
+    model = regard.load(saved(peer, tmp_path / "theirs"))
+    assert model.identity.labels == tuple(f"LABEL_{number}" for number in range(5)) and not model.notes
+    assert model.config == OURS[system.name] and model.identity.system is system
+    right = peer(x).logits
+    near(model.logits(x), right, 1e-11)
+    regard.save(model, tmp_path / "ours", layout="huggingface")
+    again, told = type(peer).from_pretrained(tmp_path / "ours", dtype=torch.float64, output_loading_info=True)
+    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    before = peer.state_dict()
+    assert set(again.state_dict()) == set(before)
+    for name, tensor in again.state_dict().items():
+        assert tensor.dtype == before[name].dtype
+        assert torch.equal(tensor, before[name]) or (name.endswith("num_batches_tracked") and int(tensor) == 0)
+    for key in (*CLASSIC, "layer_type", "hidden_act", "label2id"):
+        assert getattr(again.config, key) == getattr(peer.config, key)
+    for folder in ("ours", "run"):
+        if folder == "run":
+            model.save(tmp_path / folder)
+        near(regard.load(tmp_path / folder).logits(x), right, 1e-11)
+
+
+@systems
+@pytest.mark.parametrize("kind", ["Model", "Backbone"])
+@pytest.mark.usefixtures("listed")
+def test_bare_bodies_and_backbones_are_read(system: System, kind: str, tmp_path: Path) -> None:
+    peer, x = theirs(system.name, kind), noise(2, 2, 37, 53)
+    model = regard.load(saved(peer, tmp_path))
+    assert model.head is None and model.fresh
+    states: States = model.body(Batch(x), ALL)
+    maps = peer(x, output_hidden_states=True).hidden_states[1:]
+    for found, wanted in zip(states.taps, maps, strict=True):
+        near(found, wanted, 1e-11)
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_stem_for_small_pictures_is_kept_under_our_names(tmp_path: Path) -> None:
+    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), start=4).double()
+    with torch.no_grad():
+        for buffer in model.buffers():
+            buffer.copy_(noise(*buffer.shape).abs() + 0.5)
+    with pytest.raises(WeightsError, match="kernel=3, stride=1 and pool=False"):
+        regard.save(model, tmp_path / "not")
+    model.save(tmp_path / "run")
+    again, x = regard.load(tmp_path / "run"), noise(2, 3, 28, 28)
+    assert again.config == model.config
+    near(again.states(x).summary, model.eval().states(x).summary)
+
+
+@pytest.mark.usefixtures("listed")
+def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_path: Path) -> None:
+    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), start=4)
+    model.body(Batch(torch.randn(4, 3, 28, 28)))
+    weights = {name: tensor.clone() for name, tensor in model.weights().items()}
+    assert {"stem.norm.running_mean", "stages.3.0.shortcut.norm.running_var"} <= set(weights)
+    assert all(tensor.is_floating_point() for tensor in weights.values()) and weights["stem.norm.running_mean"].any()
+    save_state(tmp_path, 3, {"model": weights}, {}, keep=1)
+    model.body(Batch(torch.randn(4, 3, 28, 28)))
+    found, _ = newest_state(tmp_path)
+    assert found is not None
+    model.put(found.tensors()["model"])
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.weights().items())
+
+
+# -- learning
+
+
+@systems
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_stripes_are_learnt_to_be_told_from_columns(system: System, precision: torch.dtype) -> None:
+    torch.manual_seed(1)
+    config = replace(OURS[system.name], channels=1)
+    if system is resnet.SYSTEM:
+        config = replace(config, block="basic", kernel=3, stride=1, pool=False)
+    body, head = system.build(config), nn.Linear(config.features, 2)
+    optimiser = torch.optim.AdamW([*body.parameters(), *head.parameters()], lr=4e-3, weight_decay=0.05)
+    waves = torch.sin(torch.arange(16) * 1.3 + torch.rand(64, 1) * 6)[:, None, None].expand(-1, 1, 16, 16)
+    labels = torch.arange(64) % 2
+    x = torch.where(labels[:, None, None, None] == 0, waves, waves.mT) + 0.3 * torch.randn(64, 1, 16, 16)
+    falling = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, total_iters=40)
+    for step in range(40):
+        rows = torch.arange(64).roll(16 * step)[:32]
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+            loss = F.cross_entropy(head(body(Batch(x[rows])).summary).float(), labels[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        falling.step()
+    assert all(p.grad is not None for p in body.parameters())
+    with torch.no_grad():  # batch norms have gathered enough to be asked
+        found = head(body.eval()(Batch(x)).summary)
+    assert loss.detach() < 0.3 and (found.argmax(-1) == labels).float().mean() > 0.9

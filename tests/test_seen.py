@@ -1,0 +1,243 @@
+"""Pictures through the whole house: trained, scored, asked, explained, resumed, on files that are drawn here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from headed import train
+from regard.data.album import Album
+from regard.data.plan import Even
+from regard.errors import RegardError
+from regard.inputs.augment import NOTHING, Augment
+from regard.model import Model
+from regard.runs.evaluating import evaluate
+from regard.tasks import find_task
+from regard.tasks.pictured import row_of, source_of
+from regard.tasks.task import Terms
+from regard.waists import Batch
+
+SMALL = (
+    "model.size=16", "model.width=24", "model.depth=2", "model.heads=2", "model.hidden=48", "train.precision=float32",
+    "train.passes=0", "data.workers=0",
+)  # fmt: skip
+
+
+def paint(folder: Path, count: int, side: int = 16, seed: int = 0) -> Path:
+    """Squares to the left or to the right, of any colour."""
+    random = np.random.default_rng(seed)
+    for number in range(count):
+        name = ("left", "right")[number % 2]
+        picture = np.full((side, side, 3), random.integers(0, 60, 3), dtype=np.uint8)
+        across = side // 4 + (side // 2) * (number % 2)
+        top = random.integers(2, side - 6)
+        picture[top : top + 4, across - 2 : across + 2] = random.integers(150, 255, 3)
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / name / f"{number:03d}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("a place")
+    data = paint(place / "some pictures", 120)
+    train(
+        "classify", data, place / "run", *SMALL, "train.steps=90", "train.images=32", "train.rate=3e-3", "train.warmup=10",
+        "train.every=45", "data.share=0.2", "data.crop=0.8", "data.colour=0.2", model="vit-tiny",
+    )  # fmt: skip
+    return place / "run"
+
+
+def test_a_folder_of_folders_is_learnt_scored_and_drawn(run: Path) -> None:
+    facts = json.loads((run / "regard.json").read_text())
+    assert facts["scores"]["accuracy"] > 95 and (run / "confusion.png").exists()
+    assert evaluate(run).scores["accuracy"] == facts["scores"]["accuracy"]
+    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert all("images_per_s" in row and 0 <= row["waiting"] <= 1 for row in rows if row["kind"] == "train")
+
+
+def test_a_run_is_a_published_folder(run: Path) -> None:
+    from transformers import AutoImageProcessor, ViTForImageClassification
+
+    path = next((run.parent / "some pictures" / "left").iterdir())
+    ours = regard.load(run).answer(str(path))
+    model = ViTForImageClassification.from_pretrained(run)
+    pixels = AutoImageProcessor.from_pretrained(run, use_fast=False)(Image.open(path), return_tensors="pt")
+    chances = model(**pixels, interpolate_pos_encoding=True).logits.softmax(-1)[0]
+    assert model.config.id2label[int(chances.argmax())] == ours.value == "left"
+    assert torch.allclose(chances, torch.tensor(ours.scores), atol=1e-5)
+
+
+def test_paths_bytes_arrays_and_pillows_pictures_are_answered_alike(run: Path) -> None:
+    model = regard.load(run)
+    path = next((run.parent / "some pictures" / "right").iterdir())
+    picture = Image.open(path)
+    found = model.answer([str(path), path.read_bytes(), np.asarray(picture), picture])
+    assert [answer.value for answer in found] == ["right"] * 4
+    assert len({answer.scores for answer in found}) == 1
+    alone = model.answer(path)
+    assert alone.scores == pytest.approx(found[0].scores, abs=1e-6)
+    with pytest.raises(RegardError, match="bytes"):
+        model.answer(np.zeros((4, 4), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("name", ["why.png", "why.html", "why.json"])
+def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> None:
+    path = sorted((run.parent / "some pictures" / "left").iterdir())[0]
+    found = regard.load(run).explain(str(path))
+    assert found.attention.shape == (2, 2, 4, 4)
+    assert found.save(tmp_path / name).stat().st_size > 500
+    assert all(grid.min() >= 0 and grid.sum() == pytest.approx(1) for grid in found.ways.values())
+    # the square stands in the left half
+    assert found.ways["gradient × attention"][:, :2].sum() > 0.5
+    if name == "why.png":
+        assert (tmp_path / "why-positions.png").exists()
+        with pytest.raises(RegardError, match="no layer 3"):
+            found.save(tmp_path / name, layer=3)
+
+
+def test_workers_change_nothing_in_pictures_that_chance_changes(tmp_path: Path) -> None:
+    data = paint(tmp_path / "data", 40)
+    more = (
+        *SMALL, "train.images=8", "data.share=0.2", "data.crop=0.6", "data.flip=true", "data.mixup=0.3", "train.every=4",
+        "train.log=1",
+    )  # fmt: skip
+    found = []
+    for name, steps in (("one", ("train.steps=8",)), ("two", ("train.steps=8", "data.workers=2"))):
+        train("classify", data, tmp_path / name, *more, *steps, model="vit-tiny")
+        rows = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        found.append([row["loss"] for row in rows if row["kind"] == "train"])
+    assert found[0] == found[1] and len(found[0]) == 8
+
+
+def looking(task: str, preset: str, labels: tuple[str, ...], **changes: Any) -> Model:
+    from dataclasses import replace
+
+    from regard.model import assemble
+
+    made = regard.build(preset, task=task, device="meta", **changes)
+    torch.manual_seed(0)
+    return assemble(replace(made.identity, labels=labels), made.reader)
+
+
+def test_mixed_pictures_have_the_mixture_of_their_losses() -> None:
+    model = looking("classify", "vit-tiny", ("a", "b", "c"), size=8, width=12, depth=1, heads=2, hidden=12).double()
+    labels, how = torch.tensor([0, 1, 2]), Augment(1.0, 1.0, False, 0.0, 0.5)
+    x = torch.randint(0, 255, (3, 3, 8, 8), dtype=torch.uint8)
+    changes = torch.zeros(3, 11)
+    changes[:, 2:4] = 1
+    changes[:, 6:9] = 1
+    changes[:, 9], changes[:, 10] = torch.tensor([0.3, 1.0, 0.6]), torch.tensor([2.0, 0.0, 1.0])
+    batch = Batch(x, labels=labels, changes=changes, changed_by=how)
+    total, count = model.task.loss(model, batch, Terms(smoothing=0.1))
+    pixels = model.reader.normalise(
+        torch.lerp(x[[2, 0, 1]].double(), x.double(), changes[:, 9].view(3, 1, 1, 1).double()) / 255
+    )
+    logits, wanted = model.logits(pixels), 0.0
+    for row, (own, other, share) in enumerate(((0, 2, 0.3), (1, 0, 1.0), (2, 1, 0.6))):
+        for label, weight in ((own, share), (other, 1 - share)):
+            spread = torch.full((3,), 0.05, dtype=torch.float64)
+            spread[label] = 0.9
+            wanted -= weight * float((spread * logits[row].log_softmax(-1)).sum().detach())
+    assert int(count) == 3 and float(total.detach()) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_every_grain_has_as_many_pictures_and_every_picture_its_own_chance() -> None:
+    plan = Even(10, 4, seed=3)
+    grains = plan.epoch(0)
+    assert [grain.shape for grain in grains] == [(4, 2)] * 3
+    assert sorted(np.concatenate(grains)[:10, 0]) == list(range(10))
+    assert len(set(np.concatenate(grains)[:, 1].tolist())) == 12
+    assert not np.array_equal(plan.epoch(1)[0], grains[0]) and np.array_equal(Even(10, 4, 3).epoch(0)[0], grains[0])
+    assert [len(part) for part in plan.sequential()] == [4, 4, 2] and plan.tokens(5) == 4
+    assert Even(3, 8, 0).epoch(0)[0].shape == (3, 2)
+
+
+def test_a_picture_is_read_once_where_all_fit() -> None:
+    reads: list[int] = []
+
+    def read(value: int) -> np.ndarray:
+        reads.append(value)
+        return np.full((2, 2), value, dtype=np.float32)
+
+    for album, times in ((Album(3, (2, 2), kind=np.float32), 1), (Album(3, (2, 2), most=8), 2)):
+        reads.clear()
+        for _ in range(2):
+            assert float(album(1, lambda: read(7))[0, 0]) == 7.0
+        assert len(reads) == times
+
+
+def test_where_pictures_lie_is_kept_as_numbers() -> None:
+    from regard.data.pictures import Picture
+
+    for sample in (Picture("/a b/ü.png"), Picture("x.png", content=b"\x89PNG\x00\xff")):
+        assert source_of(row_of(sample)) == (sample.content or sample.source)
+
+
+def test_a_task_has_a_form_for_what_is_read() -> None:
+    assert find_task("classify").reads == "text" and find_task("classify", "pictures").reads == "pictures"
+    assert find_task("segment").reads == "pictures"
+    with pytest.raises(RegardError, match="cannot be asked of a model that reads pictures"):
+        find_task("translate", "pictures")
+    assert NOTHING.nothing
+
+
+# -- maps
+
+
+def landscape(folder: Path, count: int, depth: bool) -> Path:
+    """A dark sky above, a light ground below; the ground is near."""
+    random = np.random.default_rng(1)
+    other = folder / ("depth" if depth else "masks")
+    for place in (folder / "images", other):
+        place.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        border = int(random.integers(8, 24))
+        ground = np.arange(32)[:, None].repeat(32, 1) >= border
+        picture = np.where(ground[..., None], random.integers(150, 250, 3), random.integers(0, 80, 3)).astype(np.uint8)
+        Image.fromarray(picture).save(folder / "images" / f"{number}.png")
+        beside = np.where(ground, 1000, 4000).astype(np.uint16) if depth else np.where(ground, 1, 0).astype(np.uint8)
+        beside[:2, :2] = 0 if depth else 255
+        Image.fromarray(beside).save(other / f"{number}.png")
+    return folder
+
+
+TINY = (
+    "model.size=32", "model.patch=8", "model.width=24", "model.depth=4", "model.heads=2", "model.hidden=48",
+    "model.taps=0,1,2,3", "model.laid=8,8,16,16", "model.fusion=16", "train.precision=float32", "train.passes=0",
+    "train.images=8", "data.share=0.2", "data.workers=0", "train.rate=3e-3", "train.warmup=5", "data.flip=true",
+)  # fmt: skip
+
+
+def test_pixels_are_told_apart(tmp_path: Path) -> None:
+    data = landscape(tmp_path / "data", 40, depth=False)
+    (data / "masks" / "classes.txt").write_text("sky\nground\n")
+    train("segment", data, tmp_path / "run", *TINY, "train.steps=60", "train.every=60", model="dpt-small")
+    facts = json.loads((tmp_path / "run" / "regard.json").read_text())
+    assert facts["scores"]["miou"] > 80 and facts["labels"] == ["ground", "sky"]
+    assert (tmp_path / "run" / "masks.png").exists()
+    model = regard.load(tmp_path / "run")
+    answer = model.answer(str(data / "images" / "0.png"))
+    assert set(answer.value) <= {"sky", "ground"} and answer.extra["mask"].shape == (32, 32)
+    assert model.explain(str(data / "images" / "0.png")).save(tmp_path / "why.png").exists()
+
+
+@pytest.mark.parametrize("metric", [True, False])
+def test_distances_are_learnt(tmp_path: Path, metric: bool) -> None:
+    data = landscape(tmp_path / "data", 40, depth=True)
+    said = train(
+        "depth", data, tmp_path / "run", *TINY, "train.steps=60", "train.every=60", f"data.metric={metric}",
+        model="dpt-small",
+    )  # fmt: skip
+    facts = json.loads((tmp_path / "run" / "regard.json").read_text())
+    assert facts["scores"]["abs_rel"] < 0.25, said
+    assert (tmp_path / "run" / "depths.png").exists()
+    answer = regard.load(tmp_path / "run").answer(str(data / "images" / "1.png"))
+    assert answer.value["unit"] == ("metres" if metric else "nearness") and answer.extra["depth"].shape == (32, 32)

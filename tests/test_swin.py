@@ -1,0 +1,626 @@
+"""Swin against `transformers` in float64, all parameters overwritten with noise; its windows against their plain meaning."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.models.swin import modeling_swin
+
+import regard
+from oracle import near, noise, noisy
+from regard.config import as_dict, from_dict
+from regard.errors import RegardError, SettingError, WeightsError
+from regard.model import Identity, assemble
+from regard.nn import shifted
+from regard.nn.readout import ReadOut
+from regard.nn.relative import Placed, Standing
+from regard.nn.shifted import OnGrid, RelativeTable, Skip, Tiles, Windowed, constant, offsets
+from regard.nn.watch import watch
+from regard.systems import swin
+from regard.tasks import SEEING
+from regard.waists import Batch
+from regard.weights import Tensors, read_folder, write_file
+
+SIZES: dict[str, Any] = {
+    "image_size": 32, "patch_size": 2, "num_channels": 3, "embed_dim": 8, "depths": [2, 3, 2, 2], "num_heads": [2, 1, 4, 8],
+    "window_size": 3, "mlp_ratio": 1.5, "drop_path_rate": 0.0, "num_labels": 5,
+}  # fmt: skip
+TINY = swin.Config(
+    size=32, patch=2, width=8, depths=(2, 3, 2, 2), heads=(2, 1, 4, 8), window=3, ratio=1.5, drop_path=0.0
+)
+
+
+def theirs(name: str = "SwinForImageClassification", **changes: Any) -> Any:
+    """A new one for each size of pictures: once a grid was small, the published code shifts no more (`shift_size` stays 0)."""
+    return noisy(getattr(transformers, name)(transformers.SwinConfig(**{**SIZES, **changes}))).eval()
+
+
+class Ours(nn.Module):
+    """The body and the head of a folder, by the tables alone."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        published = json.loads((folder / "config.json").read_text())
+        config = from_dict(swin.Config, swin.PUBLISHED.read(published), "model.")
+        self.config, tensors = swin.adapt(config, read_folder(folder))
+        self.body: Any = swin.build(self.config)
+        classes = tensors.get("classifier.weight")
+        if classes is not None:
+            self.head = ReadOut("classes", self.config.widths[-1], len(classes), self.config.head_dropout)
+        weights, self.foreign = swin.NAMES.read(tensors, self.weights())
+        for name, tensor in weights.items():
+            part, own = (self.head, name.removeprefix("head.")) if name.startswith("head.") else (self.body, name)
+            part.get_parameter(own).data = tensor
+
+    def weights(self) -> Tensors:
+        return {
+            name.removeprefix("body."): parameter.detach() for name, parameter in self.named_parameters()
+        }  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(Batch(x)).summary)
+
+
+def ours(peer: Any, folder: Path) -> Any:
+    peer.save_pretrained(folder)
+    return Ours(folder).eval()
+
+
+@contextmanager
+def middles() -> Iterator[None]:
+    """Windows that became smaller than their table read its middle: there the published code has an error of shapes."""
+
+    def read(table: Any, side: int) -> Tensor:
+        reach, rows = table.window_size[0], table.relative_position_bias_table
+        places = [(row, column) for row in range(side) for column in range(side)]
+        wide = 2 * reach - 1
+        found = [
+            rows[(a[0] - b[0] + reach - 1) * wide + a[1] - b[1] + reach - 1] for a in places for b in places
+        ]  # fmt: skip
+        return torch.stack(found).view(side * side, side * side, -1).permute(2, 0, 1)[None]
+
+    attend, bias = modeling_swin.SwinAttention.forward, modeling_swin.SwinRelativePositionBias.forward
+
+    def attended(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.relative_position_bias.side = math.isqrt(x.shape[1])
+        return attend(self, x, *args, **kwargs)
+
+    modeling_swin.SwinAttention.forward = attended
+    modeling_swin.SwinRelativePositionBias.forward = lambda self: read(self, self.side)
+    try:
+        yield
+    finally:
+        modeling_swin.SwinAttention.forward, modeling_swin.SwinRelativePositionBias.forward = attend, bias
+
+
+def gradients_agree(model: Any, peer: Any, own: Tensor, right: Tensor, reached: bool) -> None:
+    """Of a weighed sum, for every parameter by its published name; `reached`: none is 0."""
+    weigh = noise(*right.shape, seed=8)
+    (own * weigh).sum().backward()
+    (right * weigh).sum().backward()
+    written = swin.NAMES.write(
+        {name.removeprefix("body."): p.grad for name, p in model.named_parameters() if p.grad is not None}
+    )
+    expected = {_on_disk(name): p.grad for name, p in peer.named_parameters() if p.grad is not None}
+    assert set(written) == set(expected) and len(expected) == len(list(peer.parameters()))
+    largest = max(float(grad.abs().max()) for grad in expected.values())
+    for name, grad in expected.items():
+        assert grad.any() or not reached, name
+        gap = float((written[name] - grad).abs().max())
+        assert gap <= 1e-11 * largest, f"{name}: {gap:.3g}"
+
+
+def _on_disk(name: str) -> str:
+    for new, old in (
+        ("attention.q_proj", "attention.self.query"), ("attention.k_proj", "attention.self.key"),
+        ("attention.v_proj", "attention.self.value"), ("attention.o_proj", "attention.output.dense"),
+        ("attention.relative_position_bias.", "attention.self."), ("mlp.fc1", "intermediate.dense"),
+        ("mlp.fc2", "output.dense"),
+    ):  # fmt: skip
+        name = name.replace(new, old)
+    return name
+
+
+CASES = [
+    pytest.param((48, 48), {}, id="fits"),
+    pytest.param((32, 32), {"window_size": 2}, id="window of 2"),
+    pytest.param((57, 43), {}, id="odd everywhere"),
+    pytest.param((43, 90), {"hidden_act": "relu", "layer_norm_eps": 1e-2}, id="wide"),
+    pytest.param((29, 26), {"patch_size": 1, "window_size": 4, "num_channels": 1}, id="grey, patches of one pixel"),
+    pytest.param((57, 43), {"window_size": 7}, id="window of 7"),
+    pytest.param((57, 43), {"patch_size": 4, "window_size": 7}, id="window of 7, patches of 4"),
+    pytest.param((30, 12), {"window_size": 5}, id="narrower than a window"),
+    pytest.param((5, 3), {"window_size": 4, "depths": [1, 2, 1, 1]}, id="a few pixels"),
+    pytest.param((1, 1), {"depths": [1, 1, 1, 1]}, id="one pixel"),
+]
+
+
+# -- against the published code
+
+
+@pytest.mark.parametrize(("size", "changes"), CASES)
+def test_classes_and_their_gradients_are_those_of_image_classification(
+    size: tuple[int, int], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    peer = theirs(**changes)
+    model = ours(peer, tmp_path)
+    x = noise(2, model.config.channels, *size).requires_grad_()
+    with middles():
+        right = peer(x)
+    own = model(x)
+    near(own, right.logits, 1e-11)
+    weigh = noise(*own.shape, seed=8)
+    near(*(torch.autograd.grad((out * weigh).sum(), x, retain_graph=True)[0] for out in (own, right.logits)), 1e-10)
+    # a token that is alone in its window looks at itself whatever it asks
+    gradients_agree(model, peer, own, right.logits, reached=min(size) > 12)
+
+
+def test_the_published_code_needs_no_help_where_no_grid_is_smaller_than_a_window(tmp_path: Path) -> None:
+    peer = theirs()
+    near(ours(peer, tmp_path)(noise(2, 3, 57, 43)), peer(noise(2, 3, 57, 43)).logits, 1e-11)
+    assert [layer.shift_size for layer in peer.swin.encoder.layers[0].blocks] == [0, 1]
+    with pytest.raises(RuntimeError, match="must match"):
+        theirs()(noise(2, 3, 16, 16))
+
+
+@pytest.mark.parametrize("size", [(48, 48), (57, 43)])
+def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, int], tmp_path: Path) -> None:
+    peer = theirs("SwinModel")
+    model = ours(peer, tmp_path)
+    x = noise(2, 3, *size)
+    right = peer(x, output_hidden_states=True, output_hidden_states_before_downsampling=True)
+    found = model.body(Batch(x), taps=(3, 0, 2, 1))
+    near(found.sequence, right.last_hidden_state, 1e-11)
+    near(found.summary, right.pooler_output, 1e-11)
+    maps = right.reshaped_hidden_states[1:]
+    for tap, at in zip(found.taps, (3, 0, 2, 1), strict=True):
+        near(tap, maps[at], 1e-11)
+    for tap, told in zip(model.body(Batch(x), taps=(0, 1, 2, 3)).taps, model.config.maps(), strict=True):
+        assert tap.shape[1] == told.channels and tap.shape[2] == -(-size[0] // told.stride) and not told.flat
+    assert [told.stride for told in model.config.maps()] == [2, 4, 8, 16] and model.body(Batch(x)).taps == ()
+
+
+def test_the_loss_of_labels_is_the_published_one(tmp_path: Path) -> None:
+    peer = theirs()
+    x, labels = noise(3, 3, 48, 48), torch.tensor([0, 4, 2])
+    near(F.cross_entropy(ours(peer, tmp_path)(x), labels), peer(x, labels=labels).loss, 1e-11)
+
+
+@pytest.mark.parametrize("name", ["SwinForImageClassification", "SwinModel"])
+def test_folders_are_written_as_they_were_read(name: str, tmp_path: Path) -> None:
+    peer = theirs(name, drop_path_rate=0.25, hidden_act="gelu_new", layer_norm_eps=1e-3)
+    model = ours(peer, tmp_path / "theirs")
+    (tmp_path / "ours").mkdir()
+    written = swin.NAMES.write(model.weights())
+    before = load_file(tmp_path / "theirs" / "model.safetensors")
+    prefix = "swin." if name == "SwinModel" else ""
+    assert set(written) == {prefix + key for key in before}
+    config = swin.PUBLISHED.write(as_dict(model.config), "classify" if prefix == "" else "")
+    (tmp_path / "ours" / "config.json").write_text(json.dumps({**config, "num_labels": 5}))
+    write_file(tmp_path / "ours" / "model.safetensors", written)
+    again = getattr(transformers, name).from_pretrained(tmp_path / "ours", dtype=torch.float64)
+    assert config["architectures"] == [name]
+    own, right = again.state_dict(), peer.state_dict()
+    assert set(own) == set(right) and all(torch.equal(own[key], right[key]) for key in right)
+    for key in SIZES.keys() - {"num_labels"} | {"hidden_act", "layer_norm_eps", "drop_path_rate"}:
+        mine, other = getattr(again.config, key), getattr(peer.config, key)
+        assert (list(mine) if isinstance(mine, list | tuple) else mine) == other or "gelu" in str(mine), key
+
+
+def test_a_folder_is_a_model_with_its_labels_and_goes_back_to_one(tmp_path: Path) -> None:
+    peer = theirs(id2label=dict(enumerate("abcde")))
+    peer.save_pretrained(tmp_path / "theirs")
+    model = regard.load(tmp_path / "theirs")
+    x = noise(2, 3, 57, 43)
+    assert model.task.name == "classify" and model.identity.labels == tuple("abcde") and not model.notes
+    near(model.logits(x), peer(x).logits, 1e-11)
+    assert len(model.blocks()) == 9
+    regard.save(model, tmp_path / "ours", layout="huggingface")
+    again = transformers.SwinForImageClassification.from_pretrained(tmp_path / "ours", dtype=torch.float64)
+    own, right = again.state_dict(), peer.state_dict()
+    assert set(own) == set(right) and all(torch.equal(own[key], right[key]) for key in right)
+    assert again.config.id2label == peer.config.id2label
+
+
+def test_a_bare_folder_has_no_classes_yet(tmp_path: Path) -> None:
+    peer = theirs("SwinModel")
+    peer.save_pretrained(tmp_path)
+    model = regard.load(tmp_path)
+    assert model.head is None and model.fresh and any("no classes" in note for note in model.notes)
+    near(model.states(noise(1, 3, 48, 48)).summary, peer(noise(1, 3, 48, 48)).pooler_output, 1e-11)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("task", ["segment", "depth"])
+@pytest.mark.parametrize("size", [(32, 48), (57, 43)])
+def test_dense_heads_read_its_maps(task: str, size: tuple[int, int]) -> None:
+    labels = ("road", "sky", "tree") if task == "segment" else ()
+    model: Any = assemble(Identity(swin.SYSTEM, TINY, SEEING[task], labels=labels)).eval()
+    found = model.logits(torch.rand(2, 3, *size))
+    assert found.shape[0] == 2 and found.shape[-2:] == size and bool(found.isfinite().all())
+
+
+def test_a_model_of_hidden_patches_is_read_without_its_decoder(tmp_path: Path) -> None:
+    model = ours(theirs("SwinForMaskedImageModeling"), tmp_path)
+    assert {name.rpartition(".")[0] or name for name in model.foreign} == {"decoder.0", "swin.embeddings"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("qkv_bias", False), ("use_absolute_embeddings", True), ("image_size", [32, 64]), ("hidden_act", "selu"),
+     ("pretrained_window_sizes", [0, 0, 0, 0])],
+)  # fmt: skip
+def test_what_would_be_another_computation_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(WeightsError, match=r"size" if key == "image_size" else key):
+        swin.PUBLISHED.read({**swin.PUBLISHED.write(as_dict(TINY)), key: value})
+    assert swin.PUBLISHED.read({"image_size": [48, 48], "patch_size": (2, 2)})["size"] == 48
+
+
+# -- other layouts
+
+
+def authors(tensors: Tensors, timm: bool) -> Tensors:
+    """The published layout in the authors' names, or in timm's, with the buffers that files of both hold."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        name = name.removeprefix("swin.").removeprefix("encoder.")
+        stage = int(name.split(".")[1]) if name.startswith("layers.") else 0
+        for new, old in (
+            ("embeddings.patch_embeddings.projection", "patch_embed.proj"), ("embeddings.norm", "patch_embed.norm"),
+            ("attention.output.dense", "attn.proj"), ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"),
+            ("layernorm_before", "norm1"), ("layernorm_after", "norm2"), ("layernorm.", "norm."),
+            ("attention.self.relative", "attn.relative"), ("classifier", "head.fc" if timm else "head"),
+        ):  # fmt: skip
+            name = name.replace(new, old)
+        if timm and "downsample" in name:
+            name = name.replace(f"layers.{stage}", f"layers.{stage + 1}")
+        if "self.query" in name:
+            wide = [tensors[key.format(part)] for key in [_origin(name)] for part in ("query", "key", "value")]
+            found[name.replace("attention.self.query", "attn.qkv")] = torch.cat(wide)
+        elif "attention.self" not in name:
+            found[name] = tensor
+    found["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(9, 9, dtype=torch.long)
+    found["layers.0.blocks.1.attn_mask"] = torch.zeros(4, 9, 9)
+    return found
+
+
+def _origin(name: str) -> str:
+    return "swin.encoder." + name.replace("query", "{}")
+
+
+@pytest.mark.parametrize("timm", [False, True])
+def test_the_layouts_of_the_authors_and_of_timm_are_read(timm: bool, tmp_path: Path) -> None:
+    model = ours(theirs(), tmp_path)
+    published = swin.NAMES.write(model.weights())
+    _, tensors = swin.adapt(model.config, authors(published, timm))
+    back, foreign = swin.NAMES.read(tensors, model.weights())
+    assert not foreign and all(torch.equal(back[name], tensor) for name, tensor in model.weights().items())
+
+
+def test_a_table_of_a_small_grid_is_the_middle_of_a_whole_one() -> None:
+    whole = noise(25, 2)
+    middle = whole.view(5, 5, 2)[1:4, 1:4].reshape(9, 2)
+    _, found = swin.adapt(TINY, {"swin.a.relative_position_bias_table": middle})
+    wide = found["swin.a.relative_position_bias_table"].view(5, 5, 2)
+    assert torch.equal(wide[1:4, 1:4].reshape(9, 2), middle) and int((wide != 0).sum()) == 18
+    for side in (1, 2):  # what a grid of that size reads
+        rows, own = offsets(side, 3, torch.device("cpu")), offsets(side, 2, torch.device("cpu"))
+        assert torch.equal(wide.view(25, 2)[rows], middle[own])
+
+
+# -- the meaning of windows
+
+
+GRIDS = [(6, 6, 3, 1), (7, 9, 3, 1), (5, 8, 4, 2), (8, 8, 2, 1), (9, 6, 5, 2), (4, 4, 7, 3), (3, 7, 3, 1), (2, 5, 3, 1)]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_windows_are_cut_and_joined_and_know_where_their_tokens_lie(grid: tuple[int, int, int, int]) -> None:
+    tiles = Tiles.of(*grid)
+    height, width = grid[:2]
+    x = noise(2, height * width, 3)
+    cut = tiles.cut(x)
+    assert torch.equal(tiles.join(cut), x)
+    places = tiles.places(torch.device("cpu"))
+    assert sorted(places[places >= 0].tolist()) == list(range(height * width))
+    for number, row in enumerate(cut):
+        at = places[number % len(places)]
+        right = torch.where(at[:, None] >= 0, x[number // len(places)][at], 0.0)
+        assert torch.equal(row, right)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_only_neighbours_of_one_window_see_each_other(grid: tuple[int, int, int, int]) -> None:
+    """Windows that begin at `shift`, those at the edges cut off, and nothing runs around the grid."""
+    tiles = Tiles.of(*grid)
+    if not tiles.shift:
+        assert min(grid[:2]) <= grid[2] and tiles.side == min(grid[:2])
+        return
+    whole = tiles.whole
+    places, hidden = whole.places(torch.device("cpu")), tiles.hidden(torch.device("cpu"))
+    for window, own in zip(places, hidden, strict=True):
+        homes = [
+            ((at // whole.width - tiles.shift) // tiles.side, (at % whole.width - tiles.shift) // tiles.side)
+            for at in window.tolist()
+        ]
+        assert own.tolist() == [[a != b for b in homes] for a in homes]
+
+
+def attention(shift: int, window: int = 3) -> tuple[Windowed, RelativeTable]:
+    return noisy(Windowed(8, 2), 3).eval(), noisy(RelativeTable(2, window, shift), 4)
+
+
+def whole_grid(
+    part: Windowed, table: RelativeTable, x: Tensor, grid: tuple[int, int]
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Every token with every other, told in the plainest words; of grids that windows fit into."""
+    (height, width), reach = grid, table.window
+    q, k, v = part.project(x)
+    bias = torch.full((2, height * width, height * width), -math.inf, dtype=x.dtype)
+    home = lambda n: (n - table.shift) // reach  # noqa: E731
+    for a in range(height * width):
+        for b in range(height * width):
+            (r, c), (s, t) = divmod(a, width), divmod(b, width)
+            if home(r) == home(s) and home(c) == home(t):
+                bias[:, a, b] = table.table.weight[(r - s + reach - 1) * (2 * reach - 1) + c - t + reach - 1]
+    weights = (q @ k.transpose(-2, -1) / 2 + bias).softmax(-1)
+    return part.out((weights @ v).transpose(1, 2).flatten(2)), weights
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2])
+def test_attention_within_windows_is_that_of_the_whole_grid_under_their_rule(shift: int) -> None:
+    part, table = attention(shift)
+    x = noise(2, 54, 8)
+    right, weights = whole_grid(part, table, x, (6, 9))
+    inside = Placed(table, OnGrid(6, 9))
+    near(part(x, inside=inside), right)
+    with watch(part, gradients=True) as seen:
+        near(part(x, inside=inside), right)
+    (look,) = seen.looks
+    assert look.keys is not None and look.queries is not None
+    dense = torch.zeros(2, 2, 54, 54, dtype=torch.float64)
+    for row in range(2):
+        index = look.queries[row][:, None], look.keys[0, 0]
+        dense[row].index_put_((torch.arange(2)[:, None, None], *index), look.weights[row].detach(), accumulate=True)
+    near(dense, weights)
+
+
+def test_the_rest_of_a_window_is_looked_at_and_is_no_key_of_the_picture() -> None:
+    part, table = attention(1)
+    x = noise(2, 35, 8)
+    with watch(part) as seen:
+        watched = part(x, inside=Placed(table, OnGrid(5, 7)))
+    (look,) = seen.looks
+    near(watched, part(x, inside=Placed(table, OnGrid(5, 7))))
+    assert look.weights.shape == (2, 2, 54, 9) and look.keys is not None and look.queries is not None
+    assert look.keys.shape == (1, 1, 54, 9) and look.queries.shape == (2, 54)
+    near(look.weights.sum(-1), torch.ones(2, 2, 54, dtype=torch.float64))
+    real = look.queries[0][look.queries[0] >= 0]
+    assert sorted(real.tolist()) == list(range(35)) and bool((look.keys == -1).any())
+    assert float(look.weights[:, :, (look.keys[0, 0] == -1).any(-1)].min()) >= 0
+
+
+def test_a_body_is_watched_layer_by_layer_and_owes_its_numbers_to_the_weights() -> None:
+    body = noisy(swin.build(TINY)).eval().requires_grad_(False)
+    x = noise(2, 3, 40, 32)
+    with watch(body, gradients=True) as seen:
+        states = body(Batch(x))
+    near(states.summary, body(Batch(x)).summary)
+    names = [
+        f"stages.{stage}.blocks.{block}.attend" for stage, many in enumerate((2, 3, 2, 2)) for block in range(many)
+    ]
+    assert seen.names() == names
+    found = torch.autograd.grad(states.summary.sum(), [look.weights for look in seen.looks])
+    assert all(bool(grad.any()) for grad in found)
+    grids = [(20, 16), (10, 8), (5, 4), (3, 2)]
+    for look in seen.looks:
+        height, width = grids[int(look.name.split(".")[1])]
+        assert look.queries is not None and int(look.queries.max()) == height * width - 1
+
+
+def test_neighbours_in_a_batch_change_nothing() -> None:
+    body = noisy(swin.build(TINY)).eval()
+    x = noise(3, 3, 57, 43)
+    near(body(Batch(x)).summary, torch.cat([body(Batch(x[n : n + 1])).summary for n in range(3)]))
+
+
+def test_a_pass_leaves_no_trace_of_its_size(tmp_path: Path) -> None:
+    """The published code shifts no more after a small picture; here every pass is as the first."""
+    peer = theirs()
+    model = ours(peer, tmp_path)
+    right = peer(noise(1, 3, 57, 43)).logits
+    model(noise(1, 3, 9, 4))
+    near(model(noise(1, 3, 57, 43)), right, 1e-11)
+    assert not list(model.buffers())
+
+
+# -- constants
+
+
+def test_constants_are_made_once_for_a_size_and_can_be_learnt_through() -> None:
+    made = []
+
+    def make(size: int, device: torch.device) -> Tensor:
+        made.append(size)
+        return torch.arange(size, device=device)
+
+    with torch.inference_mode():
+        first = constant(make, 7, device=torch.device("cpu"))
+    again = constant(make, 7, device=torch.device("cpu"))
+    assert again is first and made == [7] and not first.is_inference()
+    assert constant(make, 7, device=torch.device("meta")).is_meta and made == [7, 7]
+
+
+def test_a_body_that_was_asked_first_can_learn_afterwards() -> None:
+    shifted._kept.cache_clear()
+    body = noisy(swin.build(TINY))
+    x = noise(1, 3, 30, 44)
+    with torch.inference_mode():
+        first = body.eval()(Batch(x)).summary.clone()
+    body(Batch(x)).summary.sum().backward()
+    near(first.clone(), body(Batch(x)).summary)
+    assert all(p.grad is not None for p in body.parameters()) and shifted._kept.cache_info().hits > 0
+
+
+TRACED = """
+import warnings
+import torch
+from regard.systems import swin
+from regard.waists import Batch
+warnings.simplefilter("error", UserWarning)
+body = swin.build(swin.Config(width=8, patch=2, depths=(2, 1, 1, 1), heads=(1, 1, 1, 1), window=3)).double().eval()
+traced = torch.compile(body, backend="eager", fullgraph=True, dynamic=False)
+batch = Batch(torch.randn(2, 3, 57, 43, dtype=torch.float64))
+assert torch.allclose(traced(batch).summary, body(batch).summary, 1e-12)
+"""
+
+
+def test_a_pass_is_traced_as_one_graph() -> None:
+    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sixteen_bits_are_near_to_thirty_two() -> None:
+    torch.manual_seed(0)
+    body = swin.build(replace(TINY, width=16)).eval()
+    x = noise(2, 3, 48, 40).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = body(Batch(x)).summary
+    near(found.float(), body(Batch(x)).summary, 0.03)
+
+
+# -- learning
+
+
+def test_a_share_of_the_pictures_goes_without_a_branch() -> None:
+    torch.manual_seed(0)
+    part, x = Skip(0.25), torch.ones(4000, 2, 3)
+    out = part(x)
+    assert set(out.unique().tolist()) == {0.0, torch.tensor(1.0).div(0.75).item()}
+    assert bool((out == out[:, :1, :1]).all()) and abs(float((out[:, 0, 0] == 0).float().mean()) - 0.25) < 0.03
+    assert part.eval()(x) is x and Skip(0.0)(x) is x
+    with pytest.raises(ValueError, match="share"):
+        Skip(1.0)
+
+
+def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
+    body: Any = swin.build(replace(TINY, drop_path=0.4))
+    for branch in ("attend", "feed"):
+        shares = [getattr(block, branch).dropout[1].share for block in body.stages.blocks]
+        assert len(shares) == 9
+        near(torch.tensor(shares), torch.linspace(0, 0.4, 9), 1e-6)
+    torch.manual_seed(1)
+    x = noise(4, 3, 32, 32).float()
+    assert not torch.equal(body(Batch(x)).summary, body(Batch(x)).summary)
+    body.eval()
+    assert torch.equal(body(Batch(x)).summary, body(Batch(x)).summary)
+
+
+def test_each_branch_is_left_out_by_itself() -> None:
+    body: Any = noisy(swin.build(replace(TINY, drop_path=0.5)))
+    block, table = body.stages[3].blocks[1], body.stages[3].positions()[1]
+    x, inside = noise(64, 6, 64), Placed(table, OnGrid(2, 3))
+    torch.manual_seed(3)
+    out = block.train()(x, inside=inside)
+    block.eval()
+    looked = block.attend(x, inside=inside) - x
+    kinds = []
+    for row in range(64):
+        cases = [x[row] + many * looked[row] for many in (0, 2)]
+        cases += [case + 2 * (block.feed(case[None])[0] - case) for case in cases]
+        gaps = [float((out[row] - case).detach().abs().max()) for case in cases]
+        kinds.append(min(range(4), key=gaps.__getitem__))
+        assert min(gaps) < 1e-9
+    assert set(kinds) == {0, 1, 2, 3}
+
+
+def test_matrices_and_tables_begin_small_and_cut_off() -> None:
+    torch.manual_seed(0)
+    body: Any = swin.build(swin.MINI)
+    for name, parameter in body.named_parameters():
+        if name.startswith("patches."):
+            continue
+        if name.endswith("bias"):
+            assert not parameter.any()
+        elif parameter.ndim > 1:
+            assert abs(float(parameter.detach().std()) - 0.02) < 0.004, name
+        else:
+            assert bool((parameter == 1).all())
+
+
+# -- presets and settings
+
+CLASSES = {"swin-tiny": 28_288_354, "swin-small": 49_606_258, "swin-base": 87_768_224, "swin-large": 196_532_476}
+FINE = {"swin-tiny": 28_338_034, "swin-small": 49_707_778, "swin-base": 87_903_584, "swin-large": 196_735_516}
+
+
+def count(config: swin.Config) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in swin.build(config).parameters())
+
+
+@pytest.mark.parametrize("preset", swin.PRESETS)
+def test_presets_have_as_many_parameters_as_published(preset: str) -> None:
+    found = swin.PRESETS[preset]
+    assert count(found.config) == found.parameters
+    if preset in CLASSES:
+        head = 1000 * found.config.widths[-1] + 1000
+        assert found.parameters + head == CLASSES[preset]
+        assert count(replace(found.config, size=384, window=12)) + head == FINE[preset]
+
+
+@pytest.mark.parametrize("size", [28, 32, 64])
+def test_the_smallest_preset_reads_small_pictures(size: int) -> None:
+    body = swin.build(swin.MINI).eval()
+    with torch.no_grad():
+        found = body(Batch(torch.zeros(1, 3, size, size)), taps=(0, 1, 2, 3))
+    assert found.summary is not None and found.summary.shape == (1, 384)
+    assert [tap.shape[2] for tap in found.taps] == [-(-size // stride) for stride in (2, 4, 8, 16)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"depths": (2, 2)}, "model.depths are 4 numbers"),
+        ({"heads": (2, 1, 0, 8)}, "model.heads are 4 numbers"),
+        ({"heads": (2, 1, 3, 8)}, "model.width 8 makes a stage of width 32"),
+        ({"window": 0}, "model.window must be at least 1"),
+        ({"drop_path": 1.0}, r"model.drop_path must be in \[0, 1\)"),
+        ({"ratio": 0.1}, "model.ratio"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        replace(TINY, **changes)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 8, 8), (3, 8, 8), (1, 3, 0, 8)])
+def test_what_is_no_picture_is_refused_in_words(shape: tuple[int, ...]) -> None:
+    with pytest.raises(RegardError, match="3 channels"):
+        swin.build(TINY)(Batch(torch.zeros(shape)))
+
+
+def test_windows_need_a_grid_and_a_table() -> None:
+    part, table = attention(1)
+    with pytest.raises(ValueError, match="RelativeTable"):
+        part(noise(1, 9, 8))
+    with pytest.raises(ValueError, match="OnGrid"):
+        part(noise(1, 9, 8), inside=Placed(table, Standing()))
+    with pytest.raises(ValueError, match="shifted by less"):
+        RelativeTable(2, 3, 3)
+    with pytest.raises(ValueError, match="2 heads"):
+        table.check(4, 2)
