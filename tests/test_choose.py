@@ -16,6 +16,7 @@ import regard
 from conftest import facts
 from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
 from regard.data.plan import Packs
+from regard.data.settings import Data
 from regard.data.tables import Question
 from regard.errors import RegardError, WeightsError
 from regard.model import load
@@ -201,3 +202,15 @@ def test_a_question_that_fills_a_grain_alone_still_fits(tmp_path: Path) -> None:
     settings = (*SMALL, *QUICK, "train.steps=2", "train.passes=0", "train.tokens=8")
     train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
     assert (tmp_path / "run" / "README.md").exists()
+
+
+def test_many_places_are_told_one_by_one(tmp_path: Path) -> None:
+    model = headed("choose")
+    samples = [
+        Question("abc", "", tuple(f"{'ab' * (number % 5)}c{'d' * number}" for number in range(26)), right)
+        for right in (0, 3, 25)
+    ]
+    encoded = model.task.encode(samples, model.text, model.config, 24)
+    scores, answers = model.task.score(model, encoded, model.identity.decode, Data(), None)
+    assert "confusion" not in scores and "choice 25" in scores["each"] and "choice 25" in scores["confused"]
+    assert model.task.draw(tmp_path, samples, answers) == ["choices.png"] and (tmp_path / "choices.png").exists()

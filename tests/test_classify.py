@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
+from regard.cli import main
 from regard.data.plan import Packs
 from regard.data.settings import Data
 from regard.data.tables import Labelled
@@ -337,7 +339,7 @@ def tuned(place: Path) -> str:
 
 def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
     assert (
-        "  3 new tokens, one new matrix of 2 x 16" in tuned
+        "  3 new tokens, a new head for 2 classes of 32 parameters" in tuned
         and "64 texts to train on, 16 to validate, 293 tokens" in tuned
     )
     model = load(place / "run")
@@ -354,7 +356,7 @@ def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(pla
     found = evaluate(place / "run")
     assert found.scores["accuracy"] == facts(place / "run")["scores"]["accuracy"] and "confusion" in found.scores
     other = write(place / "more.tsv", [*sentences(6, 5), ("it was so", "middling")])
-    with pytest.raises(DataError, match=r"more.tsv, line 8: .* the label 'middling' \(1 times\)"):
+    with pytest.raises(DataError, match=r"more.tsv, line 8: .* the label 'middling' \(1 time\)"):
         evaluate(place / "run", [str(other)])
     said: list[str] = []
     evaluate(
@@ -368,7 +370,7 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     fresh = regard.model.assemble(replace(after.identity), after.text)
     rows_before, made = before.config.vocabulary, fresh.body.tokens.table.weight[-3:].clone()
     said = start_from(fresh, place / "lm", {})
-    assert said == ["3 new tokens, one new matrix of 2 x 16"]
+    assert said == ["3 new tokens, a new head for 2 classes of 32 parameters"]
     ours, theirs = fresh.body.state_dict(), before.body.state_dict()
     for name, tensor in theirs.items():
         assert torch.equal(ours[name][: len(tensor)], tensor), name
@@ -379,7 +381,7 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     )
     named = regard.model.assemble(replace(after.identity, labels=("good", "bad")), after.text)
     assert start_from(named, place / "run", {}) == [
-        "left out, as it has other classes: the head for bad, good", "one new matrix of 2 x 16",
+        "left out, as it has other classes: the head for bad, good", "a new head for 2 classes of 32 parameters",
     ]  # fmt: skip
 
 
@@ -442,3 +444,65 @@ def test_others_find_the_marks_around_a_text_by_themselves(tmp_path: Path) -> No
     assert theirs("a dull evening")["input_ids"] == [start, *one, extract]
     assert theirs("a dull evening", "wonderful")["input_ids"] == [start, *one, delimiter, *other, extract]
     assert Text.load(tmp_path).encode(["a dull evening"]) == [one]
+
+
+def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length is larger than any token of so small a vocabulary."""
+    random = np.random.default_rng(0)
+    rows = [
+        {"text": " ".join(random.choice(list("abcdef"), many)), "label": "xy"[number % 2]}
+        for number, many in enumerate([65_600, 20, 30, 25])
+    ]
+    data, valid = tmp_path / "d.jsonl", tmp_path / "v.jsonl"
+    for path, some in ((data, rows), (valid, rows[1:])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    sizes = ("width=4", "depth=1", "heads=1", "hidden=4", "windows=8", "length=65536")
+    said = train(
+        "classify", data, tmp_path / "run", *(f"model.{size}" for size in sizes), "data.longest=65536", "data.kind=wordpiece",
+        "data.vocabulary=40", "train.tokens=65536", "train.steps=2", "train.precision=float32", model="longformer-mini",
+        valid=[str(valid)],
+    )  # fmt: skip
+    assert "1 training texts have more than 65,536 tokens" in said
+    (tmp_path / "doc.txt").write_text(str(rows[0]["text"])[: 2 * 65_534] + "\n")
+    words = [
+        "explain",
+        str(tmp_path / "run"),
+        str(tmp_path / "doc.txt"),
+        "--out",
+        str(tmp_path / "map.json"),
+        "--device",
+    ]
+    monkeypatch.setattr(sys, "argv", ["regard", *words, "cpu"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert not left.value.code
+    found = json.loads((tmp_path / "map.json").read_text())
+    assert found["facts"]["tokens"] == "65,536"
+    seen = np.array(found["attention"]["text"]["weights"])[0, 0]  # the one layer and head, in blocks of tokens
+    far = np.abs(np.subtract.outer(np.arange(len(seen)), np.arange(len(seen)))) > 1
+    assert (seen[0] > 0).all() and (seen[:, 0] > 0).all()  # the first token, which is global, sees and is seen
+    assert not seen[1:, 1:][far[1:, 1:]].any() and (np.diag(seen) > 0).all()  # others have their windows
+
+
+def test_many_classes_are_told_one_by_one(tmp_path: Path) -> None:
+    """A table of all by all is too large beyond 24."""
+    labels = tuple(f"c{number:02}" for number in range(30))
+    model = headed("classify", labels=labels)
+    samples = [Labelled("abcdefgh"[number % 8 :], "", label) for number, label in enumerate(labels)]
+    encoded = model.task.encode(samples, model.text, model.config, 24, labels=labels)
+    scores, answers = model.task.score(model, encoded, model.identity.decode, Data(), None)
+    assert "confusion" not in scores and scores["confused"].splitlines()[0].split()[1::2] == [
+        "is",
+        "said",
+        "times",
+        "of",
+    ]
+    table = [line.split() for line in scores["each"].splitlines()[2:]]
+    assert {line[1] for line in table} == {*labels, "all"} and float(table[-1][3]) == scores["accuracy"]
+    wrong = sum(sample.label != answer.value for sample, answer in zip(samples, answers, strict=True))
+    assert sum(int(line.split()[5]) for line in scores["confused"].splitlines()[2:]) == min(wrong, 12)
+    assert model.task.draw(tmp_path, samples, answers) == ["classes.png"] and (tmp_path / "classes.png").exists()
+    few = model.task.score(model, encoded, model.identity.decode, Data(), None, most=5)[0]
+    assert "each" not in few and "confused" not in few

@@ -302,6 +302,26 @@ def test_an_explanation_is_a_picture_or_a_page(cli: Cli, trained: Trained, name:
     assert Path(name).read_bytes().lower().startswith(begins.lower())
 
 
+def test_a_file_is_explained_whole_and_so_is_standard_input(cli: Cli, trained: Trained) -> None:
+    Path("doc.txt").write_text("a horse\nran\n")
+    Path("letter").write_text("a horse ran")
+    Path("blank.txt").write_text(" \n")
+    whole = cli("explain", trained.path, "a horse\nran", "ein Pferd lief", "--out", "a.json")
+    assert whole.code == 0
+    wanted = Path("a.json").read_text()
+    for words in (("doc.txt", "ein Pferd lief"), ("-", "ein Pferd lief")):
+        assert cli("explain", trained.path, *words, "--out", "b.json", stdin="a horse\nran\n").code == 0
+        assert Path("b.json").read_text() == wanted
+    done = cli("explain", trained.path, "letter", "--out", "b.json")
+    assert done.out.startswith("a horse ran → ") and done.err == "reading the file letter\n"
+    for words, said in (
+        (("-", "-"), "once only"),
+        (("blank.txt",), "blank.txt: is empty: there is nothing to explain"),
+    ):
+        done = cli("explain", trained.path, *words, "--out", "c.json")
+        assert done.code == 2 and said in done.err and not Path("c.json").exists()
+
+
 def test_a_converted_model_is_smaller_luggage_with_the_same_answers(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     assert cli("convert", trained.path, "to/there").code == 0
     wanted = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -357,6 +377,7 @@ WRONG = {
     "setting of another command": ("run RUN hello --set train.steps=5", "train", "decode"),
     "run device": ("run RUN hello --device gpu", "'gpu'", "cuda"),
     "suffix": ("explain RUN hello --out map.pdf", "map.pdf", ".png"),
+    "no file to explain": ("explain RUN document.txt --out map.png", "document.txt", "there is no such file"),
     "nothing to explain": ("explain RUN '  ' --out map.png", "nothing to explain", "empty"),
     "layer": ("explain RUN hello --out map.png --layer 7", "layer 7", "1 to 1"),
     "layout": ("convert RUN new --to onnx", "'onnx'", "huggingface"),

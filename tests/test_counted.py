@@ -130,3 +130,47 @@ def test_tokens_can_be_read_on_every_colour_of_what_reached_them() -> None:
         for stop in stops:
             low, high = sorted((light(ink), light(stop)))
             assert (high + 0.05) / (low + 0.05) > 4.5, stop
+
+
+def test_special_tokens_have_no_colour_and_a_word_has_one() -> None:
+    pieces = ("[CLS]", "␣un", "believ", "␣moon")
+    one = Counted("x", GRADIENT, pieces, np.array([0.83, 0.05, 0.08, 0.04]), (True, False, False, False), (1, 2, 2, 3))
+    assert one.whole == pytest.approx([0, 0.13, 0.13, 0.04]) and one.most == pytest.approx(0.13)
+    assert one.strongest(1)[0][1] == pytest.approx(one.most)  # what is told is what is drawn
+    assert "special tokens took 83 %, hatched" in one.note()
+
+
+@pytest.mark.parametrize(("shares", "said"), [((0.0, 1.0), "100 % of all"), ((0.96, 0.04), "4 % of all")])
+def test_the_end_of_a_scale_is_a_plain_number(
+    explained: Explanation, tmp_path: Path, shares: tuple[float, float], said: str
+) -> None:
+    one = Counted("x", GRADIENT, ("[CLS]", "␣moon"), np.array(shares), (True, False), (0, 1), at=(0,))
+    drawn = replace(explained, decided=Decided("x", (), (one,))).save(tmp_path / "a.svg").read_text("utf-8")
+    assert said in drawn and "e+" not in " ".join(re.findall(r"<text[^>]*>([^<]*)<", drawn))
+    assert f"[CLS] {100 * shares[0]:.0f} %" in drawn  # its share is written, as it has no colour
+
+
+def test_what_was_left_out_of_a_text_stands_between_its_halves(explained: Explanation, tmp_path: Path) -> None:
+    pieces = ("[CLS]", "␣the", "␣moon", "␣ing", "␣[SEP]")
+    special, shares = (True, False, False, False, True), np.full(5, 0.2)
+    one = Counted("x", GRADIENT, pieces, shares, special, (0, 1, 2, 3, 4), at=(0,), seams=((3, 1234),))
+    assert "1,234 tokens left out" in one.note()
+    cut = replace(explained, decided=Decided("x", (), (one,)))
+    assert "… 1,234 left out …" in cut.save(tmp_path / "a.svg").read_text("utf-8")
+    page = cut.save(tmp_path / "a.html").read_text("utf-8")
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
+    assert data["decided"]["counted"][0]["tokens"][3] == 1234
+
+
+def test_short_texts_stand_beside_each_other(explained: Explanation, tmp_path: Path) -> None:
+    def size(one: Explanation) -> tuple[float, float]:
+        drawn = one.save(tmp_path / "a.svg").read_text("utf-8")
+        found = {name: float(size) / 72 for name, size in re.findall(r'(width|height)="([\d.]+)pt"', drawn)}
+        return found["width"], found["height"]
+
+    wide, high = size(explained)
+    assert explained.decided is not None
+    assert wide < 13.5
+    alone = [replace(one, pieces=tuple(f"␣{'long' * 9}{n}" for n in range(10))) for one in explained.decided.counted]
+    long = replace(explained, decided=replace(explained.decided, counted=tuple(alone)))
+    assert size(long)[1] > high + 2  # one below the other

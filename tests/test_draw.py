@@ -241,7 +241,12 @@ def test_the_text_is_drawn_above_the_maps_and_not_beside_a_chosen_head(tmp_path:
 def test_colours_are_not_stretched_to_a_column_that_gathers_many_keys(tmp_path: Path) -> None:
     weights = np.array([[[[0.9, 0.1, 0.0], [0.7, 0.1, 0.2]]]])
     one, many = (AttentionMap("text", "t", ("a", "b"), ("c", "a", "b"), weights, many) for many in (False, True))
-    assert (one.strongest(weights), many.strongest(weights)) == (0.9, 0.2)
+    assert (one.strongest(weights), many.strongest(weights)) == (1.0, 0.2)
+    even = np.full((1, 1, 2, 20), 0.05)
+    spread = AttentionMap("text", "t", ("a", "b"), tuple("abcdefghijklmnopqrst"), even)
+    assert spread.strongest(even) == pytest.approx(0.2)  # what is even is no peak
+    even[0, 0, 0, 3] = 0.9
+    assert spread.strongest(even) == pytest.approx(0.9)
     assert "0.2 of the row's attention" in heat([many], tmp_path / "a.svg", title="t").read_text("utf-8")
     stored = embedded(page([many], tmp_path / "a.html", title="t"))["maps"]
     assert isinstance(stored, list) and stored[0]["gathered"] is True

@@ -11,6 +11,9 @@ import transformers
 from torch import Tensor
 
 import regard
+from regard.data.spans import Span
+from regard.errors import RegardError
+from regard.inputs.text import Text
 from regard.nn.position import Sinusoid
 from regard.tasks import TASKS
 from regard.waists import Batch, Offsets
@@ -141,16 +144,28 @@ def test_gradients_of_longformer_are_those_of_the_published_one(windows: list[in
 
 
 def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -> None:
-    peer = longformer("LongformerForQuestionAnswering")
-    model = loaded(peer, tmp_path)
-    x = torch.randint(5, 37, (2, 15), generator=torch.Generator().manual_seed(1))
-    x[:, 0], x[:, 5], x[:, 6], x[:, 14] = 0, 2, 2, 2  # <s> question </s></s> context </s>
-    right = peer(x)  # its default: all that stands before the first end is global
-    second = torch.tensor([5, 5])
-    marked = torch.arange(15) < second[:, None]
-    ours = model.logits(x, marked=marked)
-    near(ours[..., 0], right.start_logits, SINGLE)
-    near(ours[..., 1], right.end_logits, SINGLE)
+    """As the task itself marks it: there, all is global that stands before the first of two ends."""
+    context = "the king of the hill is in rome and the cat sat"
+    text = Text.wordpiece([context, "who is where"] * 3, 80)
+    peer = longformer(
+        "LongformerForQuestionAnswering", vocab_size=text.size, pad_token_id=0, bos_token_id=2, sep_token_id=3,
+        eos_token_id=3, cls_token_id=2,
+    )  # fmt: skip
+    peer.save_pretrained(tmp_path)
+    text.save(tmp_path / "tokenizer.json")
+    model = regard.load(tmp_path)
+    samples = [Span("who is the king", context, (), (), False), Span("where", context[:20], (), (), False)]
+    encoded = model.task.encode(samples, model.text, model.config, model.config.length)
+    for chosen in ([0], [1]):  # one by one, for the end of a question is looked for in rows without padding there
+        batch = model.task.collate(encoded, chosen, model.config)
+        right = peer(batch.x)
+        ours = model.task.logits(model, batch)
+        near(ours[..., 0], right.start_logits, SINGLE)
+        near(ours[..., 1], right.end_logits, SINGLE)
+        ends = (batch.x[0] == model.config.end).nonzero()[:, 0]
+        assert batch.marked is not None and batch.most_marked == int(batch.marked.sum()) == int(ends[0])
+    drawn, end = model.explain(("who is the king", context)).maps[0], 5
+    assert (drawn.weights[:, :, :end] > 0).all() and (drawn.weights[0, :, end, end + 3 :] == 0).all()  # a window of 4
 
 
 def test_longformer_classifies_with_its_first_token_marked(tmp_path: Path) -> None:
@@ -229,3 +244,35 @@ def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_th
     near(again.states(x, mask=mask).sequence[mask], model.states(x, mask=mask).sequence[mask])
     with pytest.raises(regard.errors.WeightsError, match="dilated"):
         regard.save(model, tmp_path / "theirs")
+
+
+def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp_path: Path) -> None:
+    """A window over all and no marks are an attention over all: the one that BERT has with these positions."""
+    from regard.model import Identity, assemble
+    from regard.systems import SYSTEMS, longformer
+
+    config = longformer.Config(
+        width=12, depth=2, heads=3, hidden=20, vocabulary=37, length=40, windows=(80,), relative="rotary", pad=1, start=0,
+        end=2, mask=4,
+    )  # fmt: skip
+    model = noisy(assemble(Identity(SYSTEMS["longformer"], config, TASKS["embed"])))
+    x, mask, _, _ = inputs()
+    sizes = {
+        name: getattr(config, name) for name in ("width", "depth", "heads", "hidden", "vocabulary", "length", "eps")
+    }
+    tokens = {"pad": 1, "start": 0, "end": 2, "mask": 4, "types": 1, "pooler": False}
+    like = SYSTEMS["bert"].config(**sizes, **tokens, relative="rotary")
+    dense = assemble(Identity(SYSTEMS["bert"], like, TASKS["embed"])).double()
+    own = {name: value for name, value in model.body.state_dict().items() if ".far_" not in name}
+    own["embedding.position.table.weight"] = own["embedding.position.table.weight"][
+        2:
+    ]  # places begin behind the padding
+    dense.body.load_state_dict(own)
+    near(model.states(x, mask=mask).sequence[mask], dense.eval().states(x, mask=mask).sequence[mask])
+    with pytest.raises(RegardError, match="no positions inside attention; this model has relative=rotary"):
+        regard.save(model, tmp_path / "theirs", layout="huggingface")
+    again = regard.load(model.save(tmp_path / "ours"))
+    near(again.states(x, mask=mask).sequence, model.states(x, mask=mask).sequence)
+    for name in ("buckets", "shaw"):
+        with pytest.raises(RegardError, match=f"model.relative={name} needs a number for every token by every other"):
+            longformer.Config(relative=name)

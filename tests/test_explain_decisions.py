@@ -224,7 +224,11 @@ def test_a_class_can_be_named_in_the_stead_of_the_one_that_was_said() -> None:
     named = model.explain(SENTENCES[0], other)
     assert [one.title for one in counted(named)] == [other, usual.decided.said]
     assert np.array_equal(counted(named)[1].shares, counted(usual)[0].shares)
-    assert named.title == usual.title and named.decided is not None and named.decided.said == usual.decided.said
+    assert (
+        named.title == f"{usual.title} (what counted for {other})"
+        and named.decided is not None
+        and named.decided.said == usual.decided.said
+    )
     with pytest.raises(RegardError, match=r"'goood'.*good"):
         model.explain(SENTENCES[0], "goood")
 

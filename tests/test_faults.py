@@ -280,7 +280,7 @@ def stopped_process(words: list[str], log: Path) -> subprocess.Popen[str]:
     """A real one, which stands still since it logged its first step."""
     process = subprocess.Popen([sys.executable, "-m", "regard", *words], stdout=subprocess.DEVNULL, text=True)
     end = time.monotonic() + 60
-    while not log.exists():
+    while not log.exists() or '"train"' not in log.read_text():
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.002)
     process.send_signal(signal.SIGSTOP)

@@ -348,7 +348,7 @@ def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Pat
     model, said = train(
         data, tmp_path / "run", "data.kind=characters", "train.steps=12", "train.every=6", "train.rate=3e-3"
     )
-    assert "passages are held out" in said and "bits a byte" in said
+    assert "1 passage is held out" in said and "bits a byte" in said
     first, last = rows(tmp_path / "run", "valid")
     assert last["loss"] < first["loss"] and last["perplexity"] == pytest.approx(math.exp(last["loss"]), abs=1e-3)
     again = regard.load(tmp_path / "run")

@@ -36,7 +36,7 @@ from regard.runs.scoring import validation_sums
 from regard.runs.settings import resolve
 from regard.systems import bert
 from regard.tasks import find_task
-from regard.tasks.mask import Mask, parts
+from regard.tasks.mask import UNKNOWN, Mask, parts
 from regard.tasks.task import Encoded, Terms
 from regard.waists import IGNORE, Batch
 from tiny import near, noisy
@@ -90,8 +90,14 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 def passages(*texts: str) -> list[Passage]:
-    """A text that begins with + goes on with the one before; with / something was taken out between them."""
-    return [Passage(t.lstrip("+/"), "f.txt", i, t[0] not in "+/", t[0] == "/") for i, t in enumerate(texts, 1)]
+    """A text that begins with + goes on with the one before; with / something was taken out between them, with | that and the
+    beginning of its document."""
+    found, document = [], 0
+    for line, text in enumerate(texts, 1):
+        opens = text[0] not in "+/|"
+        document += opens or text[0] == "|"
+        found.append(Passage(text.lstrip("+/|"), "f.txt", line, opens, text[0] in "/|", document))
+    return found
 
 
 def asked_model(**changes: Any) -> regard.Model:
@@ -122,6 +128,31 @@ def test_parts_are_what_stands_together_and_documents_are_numbered() -> None:
     assert parts(encoded).tolist() == [[0, 4, 1], [4, 7, 2], [7, 10, 2], [10, 11, 3]]
     assert not {*model.text_or_refuse().special} & {*encoded.sides["text"].values.tolist()}
     assert parts(encode(model, ["/sun sand", "sea"])).tolist() == [[0, 2, 0], [2, 3, 1]]  # the first has lost its head
+    assert parts(encode(model, ["sun sand", "|sea", "/sun"])).tolist() == [[0, 2, 1], [2, 3, 2], [3, 4, 2]]
+
+
+def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: Path, tmp_path: Path) -> None:
+    """Those that are held out seldom begin a document: they know which one they are of nevertheless."""
+    from regard.runs.order import Sources
+    from regard.runs.reading import Files
+
+    (tmp_path / "some").mkdir()
+    for number in range(6):
+        (tmp_path / "some" / f"{number}.txt").write_text("\n".join(stories(40, seed=number)))
+    held = Files(TASK, Sources((str(tmp_path / "some"),)), 0.1, [].append).read().held
+    held = tuple(passage for passage in held if not passage.opens)
+    assert len({passage.path for passage in held}) > 2
+    model = asked_model()
+    encoded = TASK.encode(held, model.text_or_refuse(), model.config, 10**9, Data(longest=24))
+    number = {passage.document: passage.path for passage in held}
+    assert len(set(number.values())) == len(number) == len(set(parts(encoded)[:, 2].tolist()))
+    follows = torch.cat([batch.follows for batch in TASK.batches(encoded, model.config, 384)])
+    assert {*follows.tolist()} == {0, 1}
+    scores, _ = TASK.score(model, encoded, model.identity.decode, Data(longest=24), None)
+    assert 0 <= scores["follows_accuracy"] <= 100
+    alone = TASK.encode(held[:1], model.text_or_refuse(), model.config, 10**9, Data(longest=24))
+    scores, _ = TASK.score(model, alone, model.identity.decode, Data(longest=24), None)
+    assert "one document" in TASK.line(scores)
 
 
 def test_what_is_held_out_never_stands_in_a_row_to_train_on(corpus: Path) -> None:
@@ -325,7 +356,7 @@ def test_validation_of_one_document_says_nothing_about_pairs() -> None:
     encoded = encode(model, stories(1))
     sums = validation_sums(model, encoded, resolve({"data": {"longest": 24}}, {}))
     scores, _ = TASK.score(model, encoded, model.identity.decode, Data(longest=24), sums)
-    assert "follows_accuracy" not in scores and scores["word_loss"] == pytest.approx(sums.mean, abs=1e-3)
+    assert scores["follows_accuracy"] == UNKNOWN and scores["word_loss"] == pytest.approx(sums.mean, abs=1e-3)
     assert "chance" not in TASK.line(scores)
 
 

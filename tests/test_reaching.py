@@ -15,6 +15,7 @@ from regard.nn.blocked import Cut
 from regard.nn.linear import Linear
 from regard.nn.memory import Growing
 from regard.nn.reaching import Reaching
+from regard.nn.relative import Buckets, Placed, Rotary, Shaw, Standing
 from regard.nn.rules import Causal, Global, Packed, Real, Rule, Window
 from regard.nn.watch import watch
 from regard.waists import Offsets, Seen
@@ -24,11 +25,13 @@ WIDTH, H = 12, 3
 NEAR = {name: case for name, case in CASES.items() if name != "dilated beyond the row"}
 
 
-def written_out(module: Reaching, x: Tensor, rule: Rule) -> Tensor:
-    """Two dense attentions; marked rows take the second, rows of padding nothing."""
+def written_out(module: Reaching, x: Tensor, rule: Rule, inside: Placed | None = None) -> Tensor:
+    """Two dense attentions; marked rows take the second, rows of padding nothing. All queries and keys are turned."""
     band, scale = band_of(rule), module.score.factor(WIDTH // H)
+    turn = (lambda q, k, v: (q, k, v)) if inside is None else inside.turn
 
     def attend(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None) -> Tensor:
+        q, k, v = turn(q, k, v)
         mixed, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), scale)
         return mixed.transpose(1, 2).flatten(2)
 
@@ -56,6 +59,31 @@ def test_marked_tokens_see_all_by_matrices_of_their_own(name: str, bias: bool) -
     ours, right = module(x, rule=rule), written_out(module, x, rule)
     used = [p for n, p in module.named_parameters() if not n.startswith("far") or band_of(rule).places() is not None]
     same_with_gradients(ours, right, [x, *used])
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", NEAR)
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_queries_and_keys_of_both_attentions_may_be_turned(name: str, layout: Any) -> None:
+    rows, rule = NEAR[name]
+    places = OFFSETS.positions(L) if "packed" in name else torch.arange(3, 3 + L).expand(rows, -1) * 2
+    inside = Placed(Rotary(WIDTH // H, layout, values=layout == "halves"), Standing(places, places))
+    module, x = noisy(Reaching(WIDTH, H)), noise(rows, L, WIDTH).requires_grad_()
+    ours, right = module(x, rule=rule, inside=inside), written_out(module, x, rule, inside)
+    used = [p for n, p in module.named_parameters() if not n.startswith("far") or band_of(rule).places() is not None]
+    same_with_gradients(ours, right, [x, *used])
+    watched: list[Any] = []
+    near(module(x, rule=rule, inside=inside, seen=lambda *look: watched.append(look)), right)
+    assert watched
+
+
+def test_positions_that_need_a_table_of_all_by_all_are_refused_in_windows() -> None:
+    module, x = Reaching(WIDTH, H).double(), noise(1, L, WIDTH)
+    for position in (Buckets(H), Shaw(WIDTH // H)):
+        with pytest.raises(
+            ValueError, match=r"(Buckets|Shaw) has a number for every query and key.*Rotary can be used"
+        ):
+            module(x, rule=Window(2, 2), inside=Placed(position.double(), Standing()))
 
 
 @pytest.mark.parametrize("count", [1, 2])

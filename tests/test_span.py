@@ -185,4 +185,24 @@ def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
     assert model.answer(("when", "the cow slept in oslo .")).value == ""
     facts = json.loads((tmp_path / "run" / "regard.json").read_text())
     assert evaluate(tmp_path / "run").scores["f1"] == facts["scores"]["f1"]
-    assert facts["scores"]["f1"] > 95 and "best_f1_threshold" in facts["scores"]
+    assert facts["scores"]["f1"] > 95
+    best = facts["scores"]["best_f1_threshold"]
+    told = evaluate(tmp_path / "run", settings=[f"decode.threshold={best}"]).scores
+    assert told["f1"] == facts["scores"]["best_f1"]
+    as_it_is_published(tmp_path / "run")
+
+
+def as_it_is_published(run: Path) -> None:
+    """Others open a run that may be silent, and read the same in it; and so do we without what is ours of it."""
+    import transformers
+
+    model = regard.load(run)
+    peer = transformers.AutoModelForQuestionAnswering.from_pretrained(run)
+    tokens = transformers.AutoTokenizer.from_pretrained(run)("where", "the cow slept in oslo .", return_tensors="pt")
+    right, ours = peer(**tokens), model.logits(tokens["input_ids"], types=tokens["token_type_ids"])
+    assert peer.config.num_labels == 2
+    near(ours[..., 0], right.start_logits, 1e-5)
+    near(ours[..., 1], right.end_logits, 1e-5)
+    regard.save(model, run / "alone", layout="huggingface")
+    alone, asked = regard.load(run / "alone"), ("when", "the cow slept in oslo .")
+    assert alone.answer(asked).value and not alone.answer(asked, threshold=0).value

@@ -174,6 +174,8 @@ BAD: list[tuple[str, str, Any, str, str]] = [
     ("a number", "a.jsonl", [flat(7), flat("Paris")], "format", r"line 1: the answer is not text but 7"),
     ("no place", "a.jsonl", [flat("Paris", start="far"), flat("Paris")], "format",
      r"line 1: the answer begins at 'far', which is no whole number"),
+    ("too far a place", "a.jsonl", [flat("Paris", start=float("inf")), flat("Paris")], "format",  # as 1e400 is read
+     r"line 1: the answer begins at inf, which is no whole number"),
     ("half a place", "a.jsonl", [flat("Paris", start=2.5), flat("Paris")], "format", r"begins at 2.5, which is no whole"),
     ("uneven", "a.jsonl", [flat(["Paris", "1889"], starts=[1]), flat("Paris")], "format", r"has 2 answers and 1 places of"),
     ("a context of numbers", "a.jsonl", [{**flat("1"), "context": 12}, flat("Paris")], "format", r"'context' is not text"),
@@ -360,7 +362,7 @@ def test_doubt_beyond_the_threshold_says_nothing() -> None:
     said, doubts = ["Paris", "1889", "tower", "tower"], [-3.0, 1.0, 0.5, 2.0]
     found = measure(spans, said, doubts)
     assert found["exact"] == 75 and found["unanswerable_exact"] == 100 and found["answerable_exact"] == 50
-    assert (found["best_exact"], found["best_exact_threshold"]) == (75, -3.0)
+    assert (found["best_exact"], found["best_exact_threshold"]) == (75, -1.25)
     assert measure(spans, said, doubts, threshold=1.0)["exact"] == 75
     assert measure(spans, said, doubts, threshold=9.0)["exact"] == 50
     never = measure([asked("a b"), asked(), asked()], ["x", "y", "z"], [-5.0, -7.0, -6.0])
@@ -418,15 +420,29 @@ def test_measures_follow_the_rules_on_any_texts() -> None:
             assert found[name] == pytest.approx(100 * at.get(1.0, at[max(t for t in at if t <= 1)]))
             assert found[f"best_{name}"] == pytest.approx(100 * max(at.values()))
             best = found[f"best_{name}_threshold"]
-            assert at.get(best, at[-9.0]) == pytest.approx(max(at.values()))
-            assert best == min(t for t, value in at.items() if np.isclose(value, max(at.values()))) or best < min(
-                doubts
-            )
+            lowest = min(t for t, value in at.items() if np.isclose(value, max(at.values())))
+            assert max([-9.0, *(t for t in doubts if t <= best)]) == lowest
+            assert measure(spans, said, doubts, best)[name] == pytest.approx(found[f"best_{name}"])
 
 
 def test_a_threshold_never_divides_equal_doubts() -> None:
     scores, possible = np.array([1.0, 0.0, 1.0]), np.array([True, False, True])
-    assert best_threshold(scores, [2.0, 2.0, 2.0], possible) == (pytest.approx(2 / 3), 2.0)
+    assert best_threshold(scores, [2.0, 2.0, 2.0], possible) == (pytest.approx(2 / 3), 2.5)
+
+
+@pytest.mark.parametrize("doubts", [(1.234, 3.0), (1.2341, 1.2342), (1.0, np.nextafter(1.0, 2.0)), (-7e5, 1e-9)])
+def test_what_is_told_of_the_best_threshold_holds_there(doubts: tuple[float, float]) -> None:
+    spans, said = [asked("Paris"), asked()], ["Paris", "Paris"]
+    found = measure(spans, said, doubts)
+    assert found["best_exact"] == 100
+    assert measure(spans, said, doubts, found["best_exact_threshold"])["exact"] == 100
+
+
+def test_silence_is_wrong_where_every_question_has_an_answer() -> None:
+    spans = [asked("Paris"), asked("1889")]
+    found = measure(spans, ["Paris", "1889"], [5.0, -1.0])
+    assert found["exact"] == found["f1"] == found["answerable_f1"] == 50
+    assert measure(spans, ["Paris", "1889"], [5.0, -1.0], found["best_f1_threshold"])["f1"] == found["best_f1"] == 100
 
 
 def test_what_cannot_be_measured_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from hashlib import blake2b
+from typing import Any
 
 import pytest
 
@@ -32,3 +33,20 @@ def test_the_held_out_are_the_same_however_few_are_looked_at_together(
         keys = [f"sentence {number % (2 * count // 3 + 1)}" for number in range(count)]
         held = Held(iter(keys), share, most, "salt")
         assert {key for key in keys if key in held} == as_ever(keys, share, most, "salt")
+
+
+@pytest.mark.parametrize(
+    ("count", "held"), [(2, 1), (3, 1), (30, 10), (60, 20), (150, 20), (300, 30), (1000, 100), (4000, 100), (6000, 120)]
+)
+def test_of_small_data_more_is_held_out_up_to_a_third(count: int, held: int) -> None:
+    keys = [f"text {number}" for number in range(count)]
+
+    def many(**more: Any) -> int:
+        found = Held(keys, **more)
+        return sum(key in found for key in keys)
+
+    assert many(least=100) == held
+    assert many() == max(1, int(0.02 * count)) == many(least=1)
+    assert many(share=0.1, least=100) == max(1, count // 10)  # a share that was asked for is kept
+    assert many(least=20) == max(min(20, count // 3), 1, int(0.02 * count))
+    assert many(least=100, most=5) == min(5, held)

@@ -55,7 +55,7 @@ def never(_: Writer) -> Mapping[str, Any]:
 
 
 def make(key: str, fill: cache.Fill, said: list[str] | None = None, vocabulary: int = 400) -> Store:
-    return stored(key, ("source", "target"), vocabulary, fill, (said if said is not None else []).append)
+    return stored(key, {"source": vocabulary, "target": vocabulary}, fill, (said if said is not None else []).append)
 
 
 def holds(found: Store, seed: int = 0) -> bool:
@@ -80,6 +80,19 @@ def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
     assert holds(made) and side.values.dtype == kind and not side.values.flags.writeable
     assert side.lengths().tolist() == [len(row) for row in some_rows()]
     assert holds(make("a", never)) and np.shares_memory(side[8], side.values)
+
+
+def test_every_side_has_the_numbers_that_it_needs() -> None:
+    """A place may be larger than any token: in a row of 65,536 tokens it takes four bytes, and a token still two."""
+
+    def fill(writer: Writer) -> Mapping[str, Any]:
+        writer.add(text=[np.arange(65_536)], length=[np.array([65_536])])
+        return {}
+
+    for _ in range(2):  # as it is written, and as it is read
+        made = stored("wide", {"text": 65_536, "length": store.ANY}, fill, [].append)
+        assert made.sides["text"].values.dtype == np.uint16 and made.sides["text"][0][-1] == 65_535
+        assert made.sides["length"][0].tolist() == [65_536]
 
 
 def test_a_number_that_does_not_fit_is_not_written() -> None:
@@ -148,7 +161,7 @@ def fill(writer):
         time.sleep(0.02)
     return {"pid": 1}
 
-found = stored("a", ("source", "target"), 400, fill, print)
+found = stored("a", {"source": 400, "target": 400}, fill, print)
 print(len(found.sides["source"]), int(found.sides["target"].values.sum()), flush=True)
 """
 

@@ -190,3 +190,72 @@ def test_a_question_that_lacks_something_is_left_out(tmp_path: Path) -> None:
     assert [item.text for item in iterate_questions([path]) if isinstance(item, Empty)] == [
         "no label beside: It rains.", "no choices beside: It rains.",
     ]  # fmt: skip
+
+
+SEVERAL = [("a good one", ("new", "long")), ("a bad one", ()), ("another", ("old",))]
+
+
+def lines(name: str, *labels: Any, text: str = "text") -> str:
+    return "".join(json.dumps({text: said, name: own}) + "\n" for (said, _), own in zip(SEVERAL, labels, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("a.csv", "text,labels\na good one,new | long\na bad one,\nanother,old\n", None),
+        (
+            "a.tsv.gz",
+            "said\tis\na good one\tnew|long|new\na bad one\t\nanother\told\n",
+            {"labels": "is", "text": "said"},
+        ),
+        ("a.tsv", "a good one\tnew|long\na bad one\t\nanother\told\n", {"text": "0", "labels": "1"}),
+        ("a.jsonl", lines("labels", ["new", "long"], [], "old"), None),
+        ("a.jsonl", lines("label", "new|long", None, ["old"]), None),
+        ("a.jsonl", lines("label", ["new", "long"], [], ["old"], text="body"), None),
+    ],
+)
+def test_texts_may_have_several_labels_or_none(name: str, text: str, columns: Any, tmp_path: Path) -> None:
+    found = list(iterate_labelled([write(tmp_path, name, text)], columns))
+    assert [(item.text, item.several) for item in found] == SEVERAL and found[0].label == "long, new"
+    asked = list(labelled_of(write(tmp_path, name, text), columns, asked=True))
+    assert [item.text for item in asked] == [text for text, _ in SEVERAL] and all(a.several is None for a in asked)
+
+
+def test_parquet_has_lists_of_labels_and_a_list_may_hold_numbers(tmp_path: Path) -> None:
+    path = parquet(tmp_path, sentence=["a", "b", "c"], label=[[1, 20], [], [3]])
+    assert [item.several for item in iterate_labelled([path])] == [("1", "20"), (), ("3",)]
+
+
+def test_a_column_label_of_texts_goes_before_labels_unless_they_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", "text,label,labels\na,x,y|z\n")
+    assert plain(iterate_labelled([path])) == [("a", "", "x")]
+    assert next(iterate_labelled([path], {"labels": "labels"})).several == ("y", "z")
+    with pytest.raises(DataError, match="both named"):
+        list(iterate_labelled([path], {"labels": "labels", "label": "label"}))
+
+
+def test_files_with_one_label_and_with_several_do_not_go_together(tmp_path: Path) -> None:
+    paths = [write(tmp_path, "a.csv", "text,label\na,x\n"), write(tmp_path, "b.csv", "text,labels\na,x\n")]
+    for both in (paths, paths[::-1]):
+        with pytest.raises(DataError, match=r"a text has (one|several).* in .*Name the column labels in all files"):
+            list(iterate_labelled(both))
+    path = write(tmp_path, "a.csv", "text,pair,labels\na,b,x\n,b,x\na,,\n\na,b,\n")
+    assert [item.text for item in iterate_labelled([path])] == [
+        "a",
+        "no text beside: b",
+        "no second text beside: a",
+        "",
+        "a",
+    ]
+
+
+def test_a_table_that_has_no_context_or_choices_is_asked_which_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("sentence\tlabel\na b\t0\n")
+    with pytest.raises(
+        DataError, match=r"no column is named 'context'. Say which it is: --columns context=NAME, of: sentence"
+    ):
+        list(iterate_questions([str(path)]))
+    path.write_text("context\tlabel\na b\t0\n")
+    with pytest.raises(DataError, match=r"no column is named 'choices'.*choice0"):
+        list(iterate_questions([str(path)]))

@@ -342,3 +342,14 @@ def test_spreads_are_drawn_and_told(tmp_path: Path) -> None:
     assert "▏" in lines[2] and "< 0.05 %" in lines[2] and lines[3].startswith("c ")
     many = Spread("classes", {f"c{n}": 100 - n for n in range(30)}).lines()
     assert len(many) == 22 and many[-1].startswith("… 10 others") and "755" in many[-1]
+
+
+def test_a_file_of_whole_sentences_is_told_to_be_none_of_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("sentence\tlabel\n" + "a whole sentence\t1\nand another one\t0\n" * 3)
+    with pytest.raises(
+        DataError, match=r"a.tsv, line 2: does not look like CoNLL's form.*'a whole sentence'.*a word a line"
+    ):
+        list(iterate_tagged([str(path)]))
+    path.write_text("# a note\there\nword\tO\nanother\tO\n\nNew York\tB-LOC\n")
+    assert len(list(iterate_tagged([str(path)]))) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -71,6 +72,16 @@ def test_the_card_says_what_was_reached_on_what_and_by_which_settings(trained: T
     assert str(trained.data) in card and "54 pairs" in card and "6 pairs" in card
     assert ["train.rate", "0.01"] in lines and ["model.width", "32"] in lines and "curves.png" in card
     assert f"step {known['best']['step']}" in card
+
+
+def test_log_and_card_say_how_much_of_the_batches_is_padding(trained: Trained) -> None:
+    (plan,) = rows(trained.path, "plan")
+    said = re.search(r"with ([\d.]+) % padding", trained.said)
+    assert (
+        said is not None and plan["step"] == 0 and f"{100 * plan['padding']:.1f}" == said[1] and 0 < plan["padding"] < 1
+    )
+    assert facts(trained.path)["padding"] == plan["padding"]
+    assert f"padded, {said[1]} % of them padding" in (trained.path / "README.md").read_text("utf-8")
 
 
 def test_the_card_tells_how_to_ask_this_very_run(trained: Trained) -> None:
@@ -273,7 +284,7 @@ def test_a_loss_that_is_no_number_stops_the_run_naming_step_and_grain(burst: tup
     out, said = burst
     assert "step 7, grain 2 of 2" in said and "NaN" not in (out / "log.jsonl").read_text()
     assert checkpoints(out) == ["step-00000004"]
-    assert [row["step"] for row in rows(out)] == [1, 3, 4, 6]
+    assert [row["step"] for row in rows(out)] == [0, 1, 3, 4, 6]
 
 
 def test_a_run_that_burst_names_its_last_good_checkpoint(burst: tuple[Path, str]) -> None:
@@ -387,7 +398,7 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_folder(
     assert (tmp_path / "fine/tokenizer.json").read_bytes() == (trained.path / "tokenizer.json").read_bytes()
     ours, theirs = (load_file(path / "model.safetensors") for path in (tmp_path / "fine", trained.path))
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-9) for name in theirs)
-    assert rows(tmp_path / "fine")[0]["loss"] < rows(tmp_path / "fresh")[0]["loss"] - 1
+    assert rows(tmp_path / "fine", "train")[0]["loss"] < rows(tmp_path / "fresh", "train")[0]["loss"] - 1
 
 
 def test_fine_tuning_keeps_how_the_model_decodes(trained: Trained, few: Path, tmp_path: Path) -> None:

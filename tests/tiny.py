@@ -59,7 +59,10 @@ def _some_pairs(lengths: list[tuple[int, int]], vocabulary: int) -> list[Pair]:
 
 def _some_texts(lengths: list[int], vocabulary: int) -> list[Passage]:
     random = np.random.default_rng(6)
-    return [Passage(" ".join(map(str, random.integers(0, vocabulary, n))), "", 0, True) for n in lengths]
+    return [
+        Passage(" ".join(map(str, random.integers(0, vocabulary, n))), "", 0, True, document=number)
+        for number, n in enumerate(lengths)
+    ]
 
 
 def _some_tagged(lengths: list[int], vocabulary: int) -> list[Tagged]:
@@ -124,7 +127,10 @@ TINY: dict[str, Tiny] = {
     ),
     "longformer": Tiny(
         longformer.Config(**ENCODER, length=16, windows=(4, 2, 8)), WORDS,
-        {"dilated": {"dilation": (1, 2, 1), "undilated": 1}, "one window": {"windows": (4,)}}, **ASKED,
+        {
+            "dilated": {"dilation": (1, 2, 1), "undilated": 1}, "one window": {"windows": (4,)},
+            "rotary": {"relative": "rotary"}, "rotary halves": {"relative": "rotary-halves"},
+        }, **ASKED,
     ),
 }  # fmt: skip
 

@@ -146,7 +146,8 @@ def evaluate(
 def run(
     run: Folder,
     inputs: Annotated[
-        list[str] | None, typer.Argument(help="Texts, or files of lines. Without: standard input.")
+        list[str] | None,
+        typer.Argument(help="Texts, files of lines or of rows as for training, pictures. Without: standard input."),
     ] = None,
     assigned: Assigned = None,
     device: Device = "auto",
@@ -163,7 +164,7 @@ def run(
     columns: Columns = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
-    """Answer texts, lines of files, or standard input, in their order."""
+    """Answer texts, lines or rows of files, or standard input, in their order. Exit code 2: some were not answered."""
     from regard.decode.settings import told
     from regard.model import load
     from regard.runs import asking
@@ -173,40 +174,53 @@ def run(
     said = gather(assigned or ())
     if said.keys() - {"decode"}:
         raise RegardError(f"'regard run' takes settings of decode only, not of {', '.join(said.keys() - {'decode'})}.")
-    if among is None and (columns or best is not None):
-        raise RegardError("--best and --columns belong to --among, which names a file of texts to search.")
+    if among is None and best is not None:
+        raise RegardError("--best belongs to --among, which names a file of texts to search.")
+    if choices is not None and columns:
+        raise RegardError("--choices goes with texts: a table of questions has choices of its own.")
     if among is not None and (choices is not None or said):
         raise RegardError("--among searches a file: it goes with --best and --columns, not with --choices or --set.")
     found = None if among is None else asking.searched(among, named(columns))
     model = load(run, task=None if found is None else "embed", device=pick_device(device))
     if found is not None:
-        return asking.search(model, inputs or [], found, best, json, CHUNK)
-    decode = told(model.identity.decode, said.get("decode", {}))
-    if choices is not None:
-        return asking.choose(model, inputs or [], choices.split("|"), json)
-    asking.ask(model, inputs or [], decode, json, CHUNK)
+        failed = asking.search(model, inputs or [], found, best, json, CHUNK)
+    elif choices is not None:
+        failed = asking.choose(model, inputs or [], choices.split("|"), json)
+    else:
+        decode = told(model.identity.decode, said.get("decode", {}))
+        failed = asking.ask(model, inputs or [], decode, json, CHUNK, named(columns) or None)
+    raise typer.Exit(2 if failed else 0)
 
 
 @app.command()
 def explain(
     run: Folder,
     inputs: Annotated[
-        list[str], typer.Argument(help="A text; perhaps its translation, its pair, or a class or word of it.")
+        list[str],
+        typer.Argument(help="A text, a file or - ; perhaps its translation, its pair, or a class or word of it."),
     ],
     out: Annotated[Path, typer.Option("--out", help="A .png, .svg, .html or .json file.")] = Path("explanation.html"),
+    choices: Annotated[
+        str | None, typer.Option("--choices", help='"a|b|c": what a model that chooses is to choose from.')
+    ] = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, from 1 (pictures).")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head, from 1 (pictures).")] = None,
     device: Device = "auto",
 ) -> None:
-    """Draw what each layer and head looked at, and what counted for a decision."""
+    """Draw what each layer and head looked at, and what counted for a decision. A file is read whole."""
     from regard.model import load
+    from regard.runs.explaining import wholes
     from regard.runs.training import pick_device
 
     if out.suffix.lower() not in PICTURES:
         raise RegardError(f"{out}: an explanation is written as {', '.join(PICTURES)}.")
-    if len(inputs) > 2:
-        raise RegardError(f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them.")
-    found = load(run, device=pick_device(device)).explain(*inputs)
+    model = load(run, device=pick_device(device))
+    given = wholes(model.task, inputs)
+    if choices is not None:
+        if model.task.name != "choose" or len(given) > 1:
+            raise RegardError("--choices is for a model that chooses, and for one context.")
+        given.append(choices)
+    found = model.explain(*given)
     path = found.save(out, layer, head)
     print(f"{found.title}\n{path}")
 
@@ -216,7 +230,6 @@ def info(
     name: Annotated[str, typer.Argument(help="A preset, a run or a published folder.", show_default=False)],
 ) -> None:
     """Layer by layer: shapes, parameters, memory, operations."""
-    from regard.runs.info import LENGTH
     from regard.runs.info import info as look
 
     found = look(name)
@@ -226,12 +239,12 @@ def info(
         [{"layer": x.name, "kind": x.kind, "shape": x.shape, "parameters": f"{x.parameters:,}"} for x in found.layers],
         right=("parameters",),
     )
-    for group, values in found.recipe.items():
-        print(
-            f"{group} settings of this preset: " + " ".join(f"{group}.{key}={value}" for key, value in values.items())
-        )
+    for number, (task, recipe) in enumerate(found.recipes.items()):
+        said = [f"{group}.{key}={value}" for group, values in recipe.items() for key, value in values.items()]
+        if said:
+            print(f"settings of this preset to {task}{', beyond those' if number else ''}: {' '.join(said)}")
     print(f"{found.parameters:,} parameters, {found.bytes / 2**20:,.1f} MiB of weights")
-    print(f"{found.flops / 1e6:,.1f} MFLOP forward for {LENGTH} tokens{found.sides}")
+    print(f"{found.flops / 1e6:,.1f} MFLOP forward for {found.sides}")
 
 
 @app.command("list")

@@ -87,11 +87,27 @@ def read_tensors(model: Any, tensors: dict[str, Tensor], ours: bool, same: bool)
     else:
         read, foreign = names.read(tensors, wanted)
     if foreign:
-        model.notes.append(f"left out, as it belongs to another task: {', '.join(foreign)}")
+        model.notes.append(f"left out, as it belongs to another task: {_heads(foreign)}")
     if model.head is None and model.task.labelled:
         model.notes.append("it has no classes yet, and no head for them")
         model.fresh = True
     return read | _made(model, new, read)
+
+
+HEADS = {
+    "seq_relationship": "which text follows", "follows": "which text follows", "predictions": "hidden words",
+    "words": "words", "lm_head": "words", "classifier": "classes", "score": "classes", "classes": "classes",
+    "tags": "tags", "choice": "choices", "qa_outputs": "answers", "ends": "answers", "pooler": "summaries",
+}  # fmt: skip
+"""What parts of heads are for, by a word of their names."""
+
+
+def _heads(names: Sequence[str]) -> str:
+    """Few tensors by their names, more by what they are for."""
+    if len(names) < 3:
+        return ", ".join(names)
+    kinds = {next((kind for word, kind in HEADS.items() if word in name.split(".")), name) for name in names}
+    return f"the head for {' and '.join(sorted(kinds))} ({len(names)} tensors)"
 
 
 def _settle_bias(head: nn.Module, own_name: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -137,7 +153,8 @@ def fill(model: Any, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], 
             )
         if not tensors[name].is_floating_point():
             raise WeightsError(f"{folder}: {name} holds {tensors[name].dtype}, not numbers to compute with.")
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
     model.put({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)

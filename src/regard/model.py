@@ -18,6 +18,7 @@ from regard.disk import write_json
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
 from regard.explain.explanation import Explanation
+from regard.inputs.palette import Palette
 from regard.inputs.pixels import Pixels
 from regard.inputs.text import Text
 from regard.loading import OWN_FILE, fill, named_labels, read_identity, read_tensors
@@ -44,7 +45,8 @@ class Identity:
     labels: tuple[str, ...] = ()
     """the classes that its head tells apart, where it has one"""
     pair: str = ""
-    """how its head reads two texts together (`data.pair`), or spells entities (`data.scheme`); nothing where it does neither"""
+    """in words: how its head reads two texts together (`data.pair`), whether it tells `several` labels, or how it spells
+    entities (`data.scheme`); nothing where it does none of it"""
     padding: int | None = None
     """the id that published tools fill rows up with, where a folder names one"""
 
@@ -73,6 +75,10 @@ class Model(nn.Module):
     def text(self) -> Text | None:
         """The tokenizer, where there is one."""
         return self.reader if isinstance(self.reader, Text) else None
+
+    @text.setter
+    def text(self, text: Text | None) -> None:
+        self.reader = text
 
     @property
     def device(self) -> torch.device:
@@ -166,8 +172,8 @@ class Model(nn.Module):
         """The repeated units, for checkpointing, sharding and regional compilation."""
         return [block for stack in self.body.children() for block in getattr(stack, "blocks", [])]
 
-    def pixels_or_refuse(self) -> Pixels:
-        if not isinstance(self.reader, Pixels):
+    def pixels_or_refuse(self) -> Pixels | Palette:
+        if not isinstance(self.reader, Pixels | Palette):
             raise RegardError(
                 f"{self.identity.source or 'this model'} has no preprocessor_config.json, so it is not known how pictures are "
                 "made ready for it; logits(pixels) and states(pixels) work without one."
@@ -249,12 +255,11 @@ def load(
     identity = Identity(system, config, chosen, decode, str(folder))
     if same := made_for == chosen.name:
         system.published.check_head(published, chosen.name)
-        labels = tuple(own.get("labels", ()))
+        labels, pair = tuple(own.get("labels", ())), str(own.get("pair", ""))
         if not own and chosen.labelled:
             labels = named_labels(system.names, published, tensors)
-        identity = replace(
-            identity, labels=labels, pair=str(own.get("pair", "")), padding=published.get("pad_token_id")
-        )
+            pair = chosen.read_manner(published, labels)
+        identity = replace(identity, labels=labels, pair=pair, padding=published.get("pad_token_id"))
     model = assemble(identity, reader, device="meta")
     model.notes += () if text is None else text.notes
     tensors = read_tensors(model, tensors, ours, same)
@@ -269,7 +274,8 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     """Write the published layout: config.json, model.safetensors and, where there is one, tokenizer.json."""
     if layout not in LAYOUTS:
         raise UnknownName("layout", layout, LAYOUTS)
-    system, config, labels = model.identity.system, model.config, model.identity.labels
+    system, config = model.identity.system, model.config
+    labels = model.identity.labels  # others' are ours alone: span's says that it may be silent
     if reason := unsayable(model):
         raise WeightsError(reason)
     tensors = system.dress(config, system.names.write(model.weights()))
@@ -277,6 +283,7 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     if labels and model.head is not None:
         named = {str(number): label for number, label in enumerate(labels)}
         written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
+        written |= model.task.write_manner(model.identity.pair)
     if labels and model.head is not None and model.task.reads == "text":
         # there, the last token that is no padding is the one that is read
         padding = filler(config) if model.identity.padding is None else model.identity.padding
@@ -288,11 +295,11 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
 def unsayable(model: Model) -> str:
     """What the published layout cannot say of a model; empty when it can say all."""
     system, task = model.identity.system, model.task.name
-    if reason := system.unsayable(model.config):
+    if reason := system.unsayable(model.config) or model.task.unsayable(model.identity.labels):
         return reason
     if model.head is not None and task not in system.published.heads:
         return f"the published layout of {system.name} has no head to {task}."
-    if model.identity.pair == "symmetric":
+    if "symmetric" in model.identity.pair.split():
         return "the published layout reads a pair in one order, and this model in both."
     return ""
 

@@ -246,7 +246,8 @@ BOOKKEEPING = (
     "early_stopping", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "task_specific_params",
     "problem_type", "prefix", "finetuning_task", "chunk_size_feed_forward", "attn_implementation", "tokenizer_class",
 )  # fmt: skip
-"""Keys of published configurations that say nothing about what the body computes."""
+"""Keys of published configurations that say nothing about what the body computes; what they say of a head is a task's
+affair (`Task.read_manner`)."""
 
 
 PICKLES = (b"PK\x03\x04", *(bytes([0x80, protocol]) for protocol in range(2, 6)))

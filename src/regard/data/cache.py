@@ -14,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -47,7 +47,7 @@ def cache_folder(kind: str) -> Path:
         raise OSError(errno.ENOENT, str(error)) from error
 
 
-def stored(key: str, sides: Sequence[str], vocabulary: int, fill: Fill, say: Say) -> Store:
+def stored(key: str, sides: Mapping[str, int], fill: Fill, say: Say) -> Store:
     """The store of this key: from the cache, or filled now and left there; where it cannot be, in unnamed files."""
     most, place = _most_bytes(), Path("~/.cache/regard")
     try:
@@ -58,14 +58,14 @@ def stored(key: str, sides: Sequence[str], vocabulary: int, fill: Fill, say: Say
             return found
         place.mkdir(parents=True, exist_ok=True)
         _sweep(place)
-        return _built(place / key, sides, vocabulary, fill, most)
+        return _built(place / key, sides, fill, most)
     except OSError as error:
         instead = _elsewhere(place, error)
         say(
             f"  {place} cannot be written ({error.strerror or error}): the tokens are kept in {instead} until this run "
             f"ends. REGARD_CACHE=FOLDER names another place for them."
         )
-    return _unnamed(instead, sides, vocabulary, fill)
+    return _unnamed(instead, sides, fill)
 
 
 def _elsewhere(place: Path, error: OSError) -> str:
@@ -96,10 +96,10 @@ def _most_bytes() -> float:
     return most * 1e9
 
 
-def _built(final: Path, sides: Sequence[str], vocabulary: int, fill: Fill, most: float) -> Store:
+def _built(final: Path, sides: Mapping[str, int], fill: Fill, most: float) -> Store:
     with _private(final) as folder:
         with ExitStack() as files:
-            writer = Writer(lambda name: files.enter_context((folder / name).open("wb")), sides, vocabulary)
+            writer = Writer(lambda name: files.enter_context((folder / name).open("wb")), sides)
             facts = fill(writer)
             write_record(folder, writer.finish(facts))
         flush(folder)
@@ -120,7 +120,7 @@ def _built(final: Path, sides: Sequence[str], vocabulary: int, fill: Fill, most:
     return store
 
 
-def _unnamed(folder: str, sides: Sequence[str], vocabulary: int, fill: Fill) -> Store:
+def _unnamed(folder: str, sides: Mapping[str, int], fill: Fill) -> Store:
     """In files without a name, which end with the process, however it ends."""
 
     def make(_: str) -> BinaryIO:
@@ -128,7 +128,7 @@ def _unnamed(folder: str, sides: Sequence[str], vocabulary: int, fill: Fill) -> 
 
     with ExitStack() as files:
         try:
-            writer = Writer(make, sides, vocabulary)
+            writer = Writer(make, sides)
             return mapped(writer.finish(fill(writer)), writer.files)
         except OSError as error:
             raise _no_room(folder, error) from error

@@ -56,8 +56,12 @@ def split(text: str, tabs: bool) -> list[str]:
     return [cell.strip(" ") for cell in text.split("\t")] if tabs else _SPACE.split(text.strip(" \t"))
 
 
-def sentences(path: Path, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[list[Word]]:
-    """Each as its words; a sentence with a line that is complained of is left out, where `complain` does not raise."""
+def sentences(
+    path: Path, columns: Mapping[str, str] | None, complain: Complain, asked: bool = False
+) -> Iterator[list[Word]]:
+    """Each as its words; a sentence with a line that is complained of is left out, where `complain` does not raise.
+
+    Where tags are `asked` for, none need be there."""
     layout: Layout | None = None
     words: list[Word] = []
     spoilt: list[str] = []
@@ -77,11 +81,11 @@ def sentences(path: Path, columns: Mapping[str, str] | None, complain: Complain)
         if not words and _comment(text, layout, tags):
             continue
         if layout is None and not spoilt:
-            layout = _layout(path, line, text, columns)
+            layout = _layout(path, line, text, columns, asked)
             if layout.header:
                 continue
         try:
-            word = None if layout is None else _word(path, line, text, layout)
+            word = None if layout is None else _word(path, line, text, layout, asked)
         except DataError as error:
             hear("format", error)
             continue
@@ -106,9 +110,11 @@ def _comment(text: str, layout: Layout | None, tags: set[str]) -> bool:
     return odd or cells[layout.tag] not in tags
 
 
-def _layout(path: Path, line: int, text: str, columns: Mapping[str, str] | None) -> Layout:
+def _layout(path: Path, line: int, text: str, columns: Mapping[str, str] | None, asked: bool) -> Layout:
     tabs, chosen = "\t" in text, dict(columns or {})
     cells = split(text, tabs)
+    if len(cells) == 1 and asked:
+        return Layout(False, 1, 0, 0, cells[0].lower() in WORDS)
     if len(cells) < 2:
         advice = "Each line holds a word and its tag, separated by a tab or blanks; a blank line ends a sentence."
         raise DataError("1 column was found, and 2 are wanted.", path, line, advice)
@@ -137,7 +143,7 @@ def _usual(cells: list[str], names: tuple[str, ...]) -> int | None:
     return next((cells.index(name) for name in names if name in cells), None)
 
 
-def _word(path: Path, line: int, text: str, layout: Layout) -> Word | None:
+def _word(path: Path, line: int, text: str, layout: Layout, asked: bool) -> Word | None:
     cells = layout.cells(text)
     if layout.word and _NOT_ONE.fullmatch(cells[0]):
         return None
@@ -148,7 +154,7 @@ def _word(path: Path, line: int, text: str, layout: Layout) -> Word | None:
         advice = f"The first line separates its columns by {by}: look for a missing or an extra one."
         raise DataError(f"{found}, and {wanted} are wanted.", path, line, advice)
     word, tag = cells[layout.word], cells[layout.tag]
-    if not word.strip() or not tag.strip():
+    if not word.strip() or not (tag.strip() or asked):
         missing = "tag is blank beside the word" if word.strip() else "word is blank beside the tag"
         raise DataError(f"the {missing} '{(word.strip() or tag.strip())[:40]}'.", path, line)
     return Word(line, word, tag)

@@ -24,9 +24,15 @@ class Place:
     path: str
     line: int | None = None
     text: str = ""
+    counted: str = ""
+    """what the number counts, where it is no line"""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value or name != "counted"}
 
     def __str__(self) -> str:
-        where = self.path if self.line is None else f"{self.path}:{self.line}"
+        at = f", {self.counted} {self.line}" if self.counted else f":{self.line}"
+        where = self.path if self.line is None else f"{self.path}{at}"
         return f"{where}  {self.text}" if self.text else where
 
 
@@ -85,7 +91,7 @@ class Report:
             "errors": len(self.errors),
             "warnings": len(self.of("warning")),
             "findings": [
-                {**vars(finding), "share": round(finding.share, 6), "places": [vars(p) for p in finding.places]}
+                {**vars(finding), "share": round(finding.share, 6), "places": [p.as_dict() for p in finding.places]}
                 for finding in self.findings
             ],
             "lengths": {
@@ -149,12 +155,16 @@ def _bars(values: NDArray[np.int64], most: int) -> str:
 def _table(lengths: Lengths) -> list[str]:
     rows = _quantiles(lengths)
     wide = max(8, *(len(f"{max(row):,}") + 1 for _, row in rows.values()))
-    head = f"{'lengths':26}{'0 to 99 %':18}" + "".join(
+    first = max(26, *(len(name) + 1 for name in rows))
+    head = f"{'lengths':{first}}{'0 to 99 %':18}" + "".join(
         f"{name[1:] + ' %' if name[0] == 'q' else name:>{wide}}" for name in _POINTS
     )
     return [
         head,
-        *(f"{_words(name):26}{bars:18}" + "".join(f"{n:>{wide},}" for n in row) for name, (bars, row) in rows.items()),
+        *(
+            f"{_words(name):{first}}{bars:18}" + "".join(f"{n:>{wide},}" for n in row)
+            for name, (bars, row) in rows.items()
+        ),
     ]
 
 

@@ -38,10 +38,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.entries import expand
-from regard.data.files import Complain
-from regard.data.findings import SHOWN, Finding, Lengths, Severity, excerpt
+from regard.data.files import Complain, existing
+from regard.data.findings import SHOWN, Finding, Lengths, Place, Severity, excerpt
 from regard.data.pair_checks import ESTIMATE, MUCH, SEEN, Kinds, Leaks, among, counted, leaks, named, tallied
-from regard.data.rows import Empty
+from regard.data.records import document
+from regard.data.rows import Empty, format_of
 from regard.data.settings import Data
 from regard.data.spans import Span, spans_of
 from regard.data.spread import ClassReport, Spread
@@ -65,6 +66,7 @@ _KINDS: Kinds = {
     **{kind: SEEN[kind] for kind in ("mojibake", "lost", "control", "markup")},
 }  # fmt: skip
 
+_BOTH = "One of the two is wrong; or give one question both answers."
 _APART = "Better keep an article whole on one side: the score is to tell how well new texts are read."
 _LEAKS: Leaks = (
     ("leak", "questions that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
@@ -88,6 +90,8 @@ class SpanSurvey(Rowwise[Span]):
         """all of them, and those that were found elsewhere"""
         self._sizes = {name: tuple(array("I") for _ in SIDES) for name in SIZES}
         self._unsaid, self._moved = array("Q"), array("Q")
+        self._whole: dict[str, bool] = {}
+        """whether a file is one JSON document"""
 
     def sizes(self, name: str) -> NDArray[np.int64]:
         """(N, 3) of contexts, longest answers and questions."""
@@ -105,6 +109,20 @@ class SpanSurvey(Rowwise[Span]):
     def classes(self) -> dict[str, int]:
         unsaid = len(self._unsaid)
         return {"answerable": len(self) - unsaid, "unanswerable": unsaid}
+
+    def _at(self, path: str, line: int, text: str = "", side: int = 0) -> Place:
+        """In a file that is one JSON document questions are counted, not lines."""
+        return Place(path, line, text, "question" if self._counts(path) else "")
+
+    def place(self, number: int, beside: int | None = None) -> str:
+        found = super().place(number, beside)
+        counts = found.startswith("line ") and self._counts(self.entries[self._where[0][number]])
+        return f"question {found.removeprefix('line ')}" if counts else found
+
+    def _counts(self, path: str) -> bool:
+        if path not in self._whole:
+            self._whole[path] = format_of(path) == ".json" and document(existing(path)) is not None
+        return self._whole[path]
 
     def _items(self, entry: str, complain: Complain) -> Iterator[Span | Empty]:
         yield from spans_of(entry, self.columns, complain)  # what it finds before the first row is noted too
@@ -142,7 +160,7 @@ def check_spans(
     for name, survey in named(train, held):
         findings += tallied(name, survey.tallies, survey.rows, _KINDS)
         findings += [*too_few(name, "questions", survey, bool(held.entries)), *mended(name, survey)]
-        findings += [*answerable(name, survey), *repeated(name, "questions", survey, "other answers")]
+        findings += [*answerable(name, survey), *repeated(name, "questions", survey, "other answers", _BOTH)]
         findings += long(name, survey, settings.longest)
     findings += leaks(train, held, _LEAKS)
 

@@ -84,11 +84,12 @@ def iterate_spans(data: Sequence[str], columns: Mapping[str, str] | None = None)
 
 
 def spans_of(
-    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse
+    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse, asked: bool = False
 ) -> Iterator[Span | Empty]:
     """Those of one file: SQuAD's JSON, or rows with `question`, `context`, `answer` and perhaps `start`, `id`, `title`.
 
-    In JSON and Parquet `answers` may be a text, a list, or SQuAD's {"text": …, "answer_start": …}, one or a list of them."""
+    In JSON and Parquet `answers` may be a text, a list, or SQuAD's {"text": …, "answer_start": …}, one or a list of them.
+    Where answers are `asked` for, none is read."""
     Wanted(("question", "context"), columns, COLUMNS[2:])  # a wrong choice is refused before anything is read
     path = existing(entry)
     kind = format_of(path)
@@ -105,7 +106,7 @@ def spans_of(
     def read() -> Iterator[tuple[int, Span | Empty | None]]:
         for line, row in rows:
             try:
-                yield line, _span(path, entry, line, row)
+                yield line, _span(path, entry, line, {**row, "answer": None} if asked else row)
             except Stray as error:
                 complain("answer", error)
             except DataError as error:
@@ -250,7 +251,7 @@ def _number(path: Path, line: int | None, start: Any) -> int | None:
         return None
     try:
         number = int(start)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # 1e400 is infinite
         number = None
     if number is None or (isinstance(start, float) and start != number):
         raise DataError(f"the answer begins at {start!r:.40}, which is no whole number.", path, line)

@@ -10,8 +10,10 @@ import numpy as np
 
 from regard.errors import DataError, SettingError
 
-MOST = 2000
-"""Keys that are held out at most, unless another number is asked for."""
+SHARE, MOST = 0.02, 2000
+"""How many of the keys are held out, and how many at most, unless another number is asked for."""
+FEW = 20
+"""Of small data so many are held out, up to a third of it."""
 _PART = 1_000_000
 
 
@@ -21,9 +23,14 @@ class Held:
     All samples of one key fall on one side, and neither the order of the files nor most of what is added to them changes
     the choice. At least one key stays on either side. Of each key the first 64 bits of its hash are kept, and only of
     those that may still be chosen: keys are told apart by them (a million have one in common once in 37 million times).
+
+    Unless another share is asked for, `least` are held out where they are a tenth of the data at most, and of smaller data
+    a few: a score of one sample says nothing.
     """
 
-    def __init__(self, keys: Iterable[str], share: float = 0.02, most: int = MOST, salt: str = "") -> None:
+    def __init__(
+        self, keys: Iterable[str], share: float = SHARE, most: int = MOST, salt: str = "", least: int = 1
+    ) -> None:
         if not 0 < share < 1 or most < 1:
             raise SettingError(f"cannot hold out {share} of the data, at most {most}: a share lies between 0 and 1.")
         self.salt = salt
@@ -38,7 +45,10 @@ class Held:
         if len(lowest) < 2 and not enough:
             advice = "Add data, or give validation data of its own: --valid PATH."
             raise DataError(f"{len(lowest)} different samples are too few to hold some out.", advice=advice)
-        count = most if enough else max(1, min(int(share * len(lowest) + 1e-9), most, len(lowest) - 1))
+        wanted = int(share * len(lowest) + 1e-9)
+        if share == SHARE:
+            wanted = max(wanted, min(least, len(lowest) // 10), min(least, FEW, len(lowest) // 3))
+        count = most if enough else max(1, min(wanted, most, len(lowest) - 1))
         self._chosen = frozenset(lowest[:count].tolist())
 
     def __contains__(self, key: str) -> bool:

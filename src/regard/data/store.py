@@ -18,8 +18,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-VERSION = 1
+VERSION = 2
 RECORD = "store.json"
+ANY = 2**31
+"""How many numbers there are on a side that holds places or counts: as many as four bytes can say."""
 SUMMED = 256 * 2**20
 """Stores of fewer bytes are read through and summed when they are opened; of larger ones the sizes are checked."""
 
@@ -58,11 +60,13 @@ class Store:
 
 
 class Writer:
-    """Takes rows part by part; `make` opens the file of a name for writing."""
+    """Takes rows part by part; `make` opens the file of a name for writing.
 
-    def __init__(self, make: Callable[[str], BinaryIO], sides: Sequence[str], vocabulary: int) -> None:
-        self.kind = np.dtype("<u2" if vocabulary <= 2**16 else "<i4")
-        self.sides, self.rows = tuple(sides), 0
+    `sides` says how many numbers there are on each: where two bytes can say them they take two, else four."""
+
+    def __init__(self, make: Callable[[str], BinaryIO], sides: Mapping[str, int]) -> None:
+        self.kinds = {side: np.dtype("<u2" if many <= 2**16 else "<i4") for side, many in sides.items()}
+        self.rows = 0
         self.files = {name: make(name) for side in sides for name in (f"{side}.values", f"{side}.starts")}
         self._sums = {name: blake2b(digest_size=16) for name in self.files}
         self._ends = dict.fromkeys(sides, 0)
@@ -75,10 +79,11 @@ class Writer:
             if not rows:
                 return
             values = np.concatenate(rows)
-            if len(values) and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(self.kind).max:
-                raise ValueError(f"a number of {side} does not fit into {self.kind}")
+            kind = self.kinds[side]
+            if len(values) and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(kind).max:
+                raise ValueError(f"a number of {side} does not fit into {kind}")
             ends = self._ends[side] + np.cumsum([len(row) for row in rows], dtype="<i8")
-            self._write(f"{side}.values", values.astype(self.kind))
+            self._write(f"{side}.values", values.astype(kind))
             self._write(f"{side}.starts", ends)
             self._ends[side] = int(ends[-1])
         self.rows += len(rows)
@@ -96,16 +101,16 @@ class Writer:
             os.fsync(file.fileno())
             files[name] = {"size": os.fstat(file.fileno()).st_size, "checksum": self._sums[name].hexdigest()}
         return {
-            "version": VERSION, "rows": self.rows, "kind": self.kind.str, "sides": self.sides, "files": files,
-            "facts": dict(facts),
+            "version": VERSION, "rows": self.rows, "kinds": {side: kind.str for side, kind in self.kinds.items()},
+            "files": files, "facts": dict(facts),
         }  # fmt: skip
 
 
 def mapped(record: Mapping[str, Any], files: Mapping[str, BinaryIO], owner: object = None) -> Store:
     """The store that this record describes, in files that are open."""
     sides = {}
-    for side in record["sides"]:
-        values = _map(files[f"{side}.values"], np.dtype(record["kind"]))
+    for side, kind in record["kinds"].items():
+        values = _map(files[f"{side}.values"], np.dtype(kind))
         starts = _map(files[f"{side}.starts"], np.dtype("<i8"))
         if len(starts) != record["rows"] + 1 or starts[0] != 0 or starts[-1] != len(values):
             raise Damaged(f"the rows of {side} do not end where its values do")

@@ -18,6 +18,7 @@ tenth of the rows.
 | classes       | how often each class, or place of the right choice, occurs     |          |         | always |
 | one_class     | there is nothing to tell apart                                 | always   |         |        |
 | many_classes  | more than half as many classes as rows: the label is a text    | always   |         |        |
+| several       | labels of rows that may have several                           |          |         | always |
 | rare          | classes of fewer than five rows                                |          | always  |        |
 | imbalance     | one class (or place) is nine tenths of all                     |          | always  |        |
 | duplicates    | rows that occur before                                         |          | always  |        |
@@ -141,6 +142,10 @@ def classes(name: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
     choose = task == "choose"
     what = "places of the right choice, from 0" if choose else "classes"
     yield Finding("note", "classes", f"{name}{what} ({told(counts)})", len(counts), 0.0)
+    if survey.several:
+        labels = sum(counts.values())
+        what = f"{name}labels, {labels / many:.2f} to a row in the mean ({survey.none:,} rows have none)"
+        yield Finding("note", "several", what, labels, 0.0)
     if choose:
         counts = counts if len(counts) > 1 else {**counts, "others": 0}
     elif len(counts) == 1:
@@ -163,7 +168,10 @@ def classes(name: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
         )
 
 
-def repeated(name: str, unit: str, survey: Surveyed[Any], other: str = "another label") -> Iterable[Finding]:
+def repeated(
+    name: str, unit: str, survey: Surveyed[Any], other: str = "another label",
+    advice: str = "One of the two is wrong, or the classes overlap.",
+) -> Iterable[Finding]:  # fmt: skip
     """Rows that are there twice, and the same texts with another label."""
     findings, once = duplicated(name, unit, survey)
     yield from findings
@@ -171,7 +179,7 @@ def repeated(name: str, unit: str, survey: Surveyed[Any], other: str = "another 
     if len(others):
         yield among(
             survey, others, said, "error" if len(others) / survey.rows > MUCH else "warning", "contradiction",
-            f"{name}{unit} that have {other} elsewhere", "One of the two is wrong, or the classes overlap.",
+            f"{name}{unit} that have {other} elsewhere", advice,
         )  # fmt: skip
 
 

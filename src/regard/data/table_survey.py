@@ -71,6 +71,8 @@ class TableSurvey(Rowwise[Sample]):
         self.reader = read
         self.classes: dict[str, int] = {}
         """how often each answer is right"""
+        self.several = self.none = 0
+        """rows that may have several labels, and those of them that have none"""
         self.paired = False
         self._sizes = {name: (array("I"), array("I")) for name in SIZES}
 
@@ -94,6 +96,9 @@ class TableSurvey(Rowwise[Sample]):
             for name, value in zip(SIZES, measured(text), strict=True):
                 self._sizes[name][side].append(value)
         self.paired = self.paired or len(texts) > 1
-        self.classes[right] = self.classes.get(right, 0) + 1
+        for label in sample.labels if isinstance(sample, Labelled) else (right,):
+            self.classes[label] = self.classes.get(label, 0) + 1
+        if isinstance(sample, Labelled) and sample.several is not None:
+            self.several, self.none = self.several + 1, self.none + (not sample.several)
         joined = "\0".join(texts)
         self._keep(number, sample.line, map(hashed, (f"{joined}\0{right}", joined, "\0".join(map(bare, texts)))))

@@ -61,17 +61,24 @@ def iterate_tagged(
 
 
 def tagged_of(
-    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse, tags: Tags = Tags()  # noqa: B008
+    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse, tags: Tags | None = Tags()  # noqa: B008
 ) -> Iterator[Tagged | Empty]:  # fmt: skip
     """Those of one file.
 
     In CoNLL's form the word stands first and the tag last, unless `columns` has other places for them. Tables, JSON and
     Parquet have columns `words` (or `tokens`) and `tags` (or `ner_tags`, `labels`): lists, or texts divided by blanks.
-    """
+    Where `tags` is None they are asked for: none need be there, and none is read."""
     Wanted(COLUMNS, columns)  # a wrong choice is refused before anything is read
     path = existing(entry)
     kind = format_of(path)
-    if kind in CONLL or (kind in TABS and not _in_rows(path, columns)):
+    whole = _sentence(path, columns) if kind in (*CONLL, *TABS) else None
+    if kind in CONLL or (kind in TABS and not (_in_rows(path, columns) or (whole and tags is None))):
+        if whole is not None:
+            raise DataError(
+                f"does not look like CoNLL's form: one word is wanted, and '{whole[1][:60].strip()}' stands there.", path,
+                whole[0], "It has a word a line with its tag beside it, and a blank line between sentences. A table of whole "
+                "sentences has a tag for each of their words: columns words and tags.",
+            )  # fmt: skip
         return _by_word(entry, path, columns, complain, tags)
     if kind not in (*TABS, *OBJECTS, *PARQUET, ".csv"):
         raise DataError(
@@ -80,7 +87,18 @@ def tagged_of(
             advice=f"Known are {' '.join(CONLL)} .txt .tsv (a word a line), .csv .tsv .jsonl (a sentence a line), each also "
             "with .gz, and .parquet.",
         )
-    return _by_row(entry, path, columns, complain, tags)
+    return (_words if tags is None else _by_row)(entry, path, columns, complain, tags or Tags())
+
+
+def _sentence(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
+    """The first text that stands where a word should, with its line, where most lines of a file of tabs have one."""
+    deaf: Complain = lambda kind, error: None  # noqa: E731 - who reads the words will hear of it
+    said = (columns or {}).get("words", "0")
+    at = int(said) if said.isascii() and said.isdigit() else 0
+    found = ((line, split(text, tabs=True)) for line, text in lines(path, deaf) if "\t" in text and text[0] != "#")
+    rows = [(line, cells[at]) for line, cells in islice(found, _LOOKED) if at < len(cells)]
+    long = [(line, text) for line, text in rows if " " in text]
+    return long[0] if 2 * len(long) > len(rows) else None
 
 
 def _in_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
@@ -96,8 +114,12 @@ def _in_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
 
 
 def _by_word(
-    entry: str, path: Path, columns: Mapping[str, str] | None, complain: Complain, tags: Tags
+    entry: str, path: Path, columns: Mapping[str, str] | None, complain: Complain, tags: Tags | None
 ) -> Iterator[Tagged]:
+    if tags is None:
+        for words in sentences(path, columns, complain, asked=True):
+            yield Tagged(tuple(word.text for word in words), (), entry, words[0].line)
+        return
     spelling = _Spelling(entry, tags.scheme)
     for words in sentences(path, columns, complain):
         try:
@@ -164,7 +186,26 @@ def _by_row(
     return settled(entry, read())
 
 
-def _called(path: Path, columns: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def _words(
+    entry: str, path: Path, columns: Mapping[str, str] | None, complain: Complain, tags: Tags
+) -> Iterator[Tagged | Empty]:
+    """The same where tags are asked for."""
+    chosen = _called(path, columns, ("words",))
+    names = COLUMNS if chosen is None and len(heading(entry)) == len(COLUMNS) else ("words",)
+    if chosen is not None:
+        chosen = {name: column for name, column in chosen.items() if name in names}
+
+    def read() -> Iterator[tuple[int, Tagged | None]]:
+        for line, row in iterate_rows(entry, names, chosen, complain):
+            words = tuple(word for word in _items(row["words"]) if word.strip())
+            yield line, Tagged(words, (), entry, line) if words else None
+
+    return settled(entry, read())
+
+
+def _called(
+    path: Path, columns: Mapping[str, str] | None, needed: tuple[str, ...] = COLUMNS
+) -> Mapping[str, str] | None:
     """What is called how: as a person said, and beyond that by the usual names."""
     names = heading(str(path))
     said = dict(columns or {})
@@ -175,10 +216,10 @@ def _called(path: Path, columns: Mapping[str, str] | None) -> Mapping[str, str] 
         found = next((small[name] for name in usual if name in small), None)
         if wanted not in said and found is not None:
             said[wanted] = found
-    if len(said) < len(COLUMNS):
+    if not set(needed) <= said.keys():
         if format_of(path) in (*TABS, ".csv") and not said:
             return None  # without a header, by order
-        missing = next(name for name in COLUMNS if name not in said)
+        missing = next(name for name in needed if name not in said)
         advice = f"Say which they are: --columns words=NAME tags=NAME, of: {listed(names)}."
         raise DataError(f"no column is named '{missing}'.", path, 1, advice)
     return said

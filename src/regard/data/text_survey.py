@@ -15,6 +15,7 @@ from regard.data.oddities import bare, oddities
 from regard.data.rows import Empty, format_of
 from regard.data.survey import Advance, Surveyed, estimated, hashed
 from regard.data.texts import TABLES, Passage, iterate_file, passage_size
+from regard.errors import DataError
 
 LINE = 40
 """letters and blanks that a line needs, without punctuation, before it is looked for elsewhere: shorter ones are often alike"""
@@ -160,7 +161,15 @@ class TextSurvey(Surveyed[Passage]):
         return found
 
     def _items(self, entry: str, complain: Complain) -> Iterator[Passage | Empty]:
-        return iterate_file(entry, self.columns, complain, self._size)
+        heard: set[str] = set()
+
+        def hear(kind: str, error: DataError) -> None:
+            heard.add(kind)
+            complain(kind, error)
+
+        items = iterate_file(entry, self.columns, hear, self._size)
+        # of a file that is not UTF-8 there is said enough
+        return (item for item in items if not (isinstance(item, Empty) and "encoding" in heard))
 
     def _numbered(self) -> Iterator[Passage]:
         return (passage for passage in self._everything() if passage.opens)

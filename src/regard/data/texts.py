@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from regard.data.columns import Wanted
 from regard.data.entries import expand
@@ -43,6 +43,8 @@ class Passage:
     torn: bool = False
     """what stood before it was taken out (held out for validation, say); where a document begins here, the end of the one
     before"""
+    document: int = field(default=0, compare=False)
+    """the number of its document among all that were read, from 1: it is known even where the beginning was taken out"""
 
 
 def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | Empty]:
@@ -54,12 +56,16 @@ def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None)
     if not files:
         raise DataError("no data was given.", advice="Name at least one file or folder.")
     check_choice(files, columns)
-    found = empty = 0
+    found = empty = number = 0
     size = passage_size(files)
     for path in files:
         for item in iterate_file(path, columns, size=size):
-            found, empty = (found + 1, empty) if isinstance(item, Passage) else (found, empty + 1)
-            yield item
+            if isinstance(item, Passage):
+                found, number = found + 1, number + item.opens
+                yield replace(item, document=number)
+            else:
+                empty += 1
+                yield item
     if not found:
         blank = f"all {empty} documents are blank" if empty > 1 else "it is blank" if empty else "there is no row"
         raise DataError(f"no text was found: {blank}.", ", ".join(files))

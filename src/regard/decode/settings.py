@@ -39,8 +39,10 @@ class Decode:
     """draw among the fewest tokens that together have this probability"""
     min_p: float = 0.0
     """draw among tokens that have at least this share of the likeliest token's probability; 0 is all"""
-    threshold: float = 0.0
-    """span: nothing is answered where that is believed more than the best answer, by more than this"""
+    threshold: float | None = None
+    """span: nothing is answered where that is believed more than the best answer, by more than this; none: 0 where a model
+    has learnt to say nothing, and others always answer. classify: from this probability on a label is said, where a text may
+    have several; none: 0.5"""
     repetition: float = 1.0
     """above 1, tokens of the prompt and the answer are less likely to be said again: their logits are divided by it where
     positive, multiplied where negative"""

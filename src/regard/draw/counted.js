@@ -48,7 +48,7 @@ function fillTokens(one) {
     if (token === null) return made("span", "apart");
     if (typeof token === "number") return made("span", "gap", ` … ${token.toLocaleString("en")} tokens … `);
     const [piece, share, special, , at] = token;
-    const text = running(piece), span = made("span", "token", text.trimStart()); // blanks are no part of a word's colour
+    const text = running(piece) + (special ? ` ${counts(share)}` : ""), span = made("span", "token", text.trimStart()); // blanks are no part of a word's colour
     if (special) span.classList.add("sign");
     if (one.at.includes(at) && one.at.length < 9) span.classList.add("read");
     Object.assign(span.dataset, { at });
@@ -68,7 +68,7 @@ function fillWhy() {
   options(find("#ways"), ways, why.way, (way) => pick({ way }));
   find("#why-name").textContent = one.heading;
   find("#why .how").textContent = one.note;
-  find("#why .most").textContent = `${counts(one.most)} ${one.unit}`;
+  find("#why .most").textContent = `${counts(one.most)} ${one.unit}, a word as a whole`;
   find("#why .profile").hidden = !one.profile;
   fillTokens(one);
 }
@@ -90,8 +90,8 @@ function paintProfile(one, colour) {
 function paintWhy() {
   if (!decided) return;
   const one = current(), ramps = decided.ramps[one.way], colours = palette(ramps);
-  const shares = new Map(one.tokens.filter(Array.isArray).map((token) => [token[4], token[1]]));
-  for (const span of document.querySelectorAll("#why .token")) {
+  const shares = new Map(one.tokens.filter(Array.isArray).map((token) => [token[4], token[5]]));
+  for (const span of document.querySelectorAll("#why .token:not(.sign)")) {
     const share = clamp(shares.get(Number(span.dataset.at)) / one.most, 0, 1);
     span.style.backgroundColor = `rgb(${colours[Math.round(255 * share)]})`;
   }

@@ -34,7 +34,7 @@ class Counted:
     pieces: tuple[str, ...]
     shares: NDArray[np.float64]
     special: tuple[bool, ...]
-    """tokens that stand for no word: they count too, but colours are not stretched to them"""
+    """tokens that stand for no word: they count too, but have no colour, or words could not be told apart beside them"""
     words: tuple[int, ...]
     """the number of the word that each token belongs to"""
     second: int = 0
@@ -43,6 +43,8 @@ class Counted:
     """the tokens at which the answer was read"""
     map: int = 0
     """the map of the same tokens"""
+    seams: tuple[tuple[int, int], ...] = ()
+    """tokens before which others were left out because the text was too long, and how many"""
 
     def __post_init__(self) -> None:
         many = {len(self.pieces), len(self.shares), len(self.special), len(self.words)}
@@ -55,10 +57,16 @@ class Counted:
             )
 
     @cached_property
+    def whole(self) -> NDArray[np.float64]:
+        """Of each token what its whole word counted: colours are of words, as what is told of them. Special tokens have 0."""
+        sums = np.bincount(self.words, np.where(self.special, 0.0, self.shares))
+        found: NDArray[np.float64] = np.where(self.special, 0.0, sums[np.array(self.words)])
+        return found
+
+    @cached_property
     def most(self) -> float:
-        """What the strongest colour means: the largest share of a token that is no special one."""
-        plain = self.shares[~np.array(self.special)]
-        return float(plain.max(initial=0)) or float(self.shares.max()) or 1.0
+        """What the strongest colour means: the largest share of a word."""
+        return float(self.whole.max(initial=0)) or 1.0
 
     @property
     def of_special(self) -> float:
@@ -97,9 +105,13 @@ class Counted:
     def note(self) -> str:
         """Where it was read, and what counted most."""
         asked = f"{self.way}, read at {self.who}" if self.way == GRADIENT else self.way
-        special = f"special tokens took {percent(self.of_special)}" if any(self.special) else ""
+        special = f"special tokens took {percent(self.of_special)}, hatched" if any(self.special) else ""
         best = ", ".join(f"{word} {percent(share)}" for word, share in self.strongest(3))
-        return " · ".join(part for part in (asked, special, f"most: {best}" if best else "no word counted") if part)
+        lost = sum(many for _, many in self.seams)
+        cut = f"too long: {lost:,} token{'s'[: lost > 1]} left out" if lost else ""
+        return " · ".join(
+            part for part in (asked, cut, special, f"most: {best}" if best else "no word counted") if part
+        )
 
     def passages(self, most: int) -> list[tuple[int, int]]:
         """Stretches of at most `most` tokens in all: those that counted most, in the order of the text, and its beginning."""

@@ -29,6 +29,9 @@ HEADING: Final = 0.62  # inches above a panel for its title and what is shown of
 LEGEND: Final = 0.75  # inches below a panel for its colour bar
 
 
+BESIDE: Final = 0.6  # inches between two things that stand above the maps beside each other
+WIDEST: Final = 5.0  # inches of all layers and heads
+
 NARROWEST = 5.6
 """Inches that a panel takes at least, so that its title stays on one line."""
 
@@ -49,10 +52,17 @@ def heat(
     ordered = cross_first(tuple(item for item in maps if item.by == "tokens"))
     layered = [item for item in maps if item.by == "layers"]
 
-    def above(width: float) -> list[Above]:
+    def made(width: float) -> list[Above]:
         texts: list[Above] = [] if reading is None else [Strip(reading, width)]
         texts += [] if decided is None else strips(decided, width)
         return [*texts, *(Layered(item, width) for item in layered)]
+
+    def above(width: float) -> list[list[Above]]:
+        """In rows: two beside each other where all are short."""
+        halves = made((width - BESIDE) / 2)
+        if len(halves) > 1 and all(item.brief for item in halves):
+            return [halves[at : at + 2] for at in range(0, len(halves), 2)]
+        return [[item] for item in made(width)]
 
     with styled():
         whole = layer is None and head is None
@@ -65,6 +75,11 @@ class Above(Protocol):
 
     @property
     def height(self) -> float: ...
+    @property
+    def brief(self) -> bool:
+        """Whether half a sheet is enough for it."""
+        ...
+
     def draw(self, sheet: Sheet, left: float, top: float) -> None: ...
 
 
@@ -81,7 +96,7 @@ class Panel:
     board: float
     cuts: tuple[int, ...] = ()
     rooted: bool = False
-    largest: float = 0.7
+    largest: float = 0.56
     """inches of a cell, however few there are"""
     lowest: float = 0.0
     """inches of a row, however many columns there are"""
@@ -164,6 +179,10 @@ class Layered:
     def height(self) -> float:
         return self.panel.height
 
+    @property
+    def brief(self) -> bool:
+        return self.panel.cell >= 0.2 and self.panel.width <= self.width
+
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         draw_panel(sheet, self.panel, left, top, self.width, self.panel.top)
 
@@ -192,12 +211,12 @@ def _chosen(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head:
     return sheet
 
 
-def _overview(maps: tuple[AttentionMap, ...], title: str, above_of: Callable[[float], list[Above]]) -> Sheet:
+def _overview(maps: tuple[AttentionMap, ...], title: str, above_of: Callable[[float], list[list[Above]]]) -> Sheet:
     main = panel_of(maps[0], maps[0].layers, None, board=8.4)
     shapes = [tile_height(item) * item.layers / item.heads for item in maps]
     heading, below = 0.95, 0.2  # room above each mosaic for three lines and the numbers, and for a gap beneath it
     fitting = (main.height - len(maps) * (heading + below)) / sum(shapes)
-    side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, 6.0))
+    side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, WIDEST))
     names = [item.title if len(maps) > 1 else "Every layer and head" for item in maps]
     titles = [wrapped(text, side + 0.2, 9, lines=3) for text in names]
     above = heading - 0.17 * (2 - max(text.count("\n") for text in titles))
@@ -205,11 +224,12 @@ def _overview(maps: tuple[AttentionMap, ...], title: str, above_of: Callable[[fl
     main_width, gap = max(main.width, NARROWEST), 0.75
     width = main_width + gap + side
     texts = above_of(width)
-    above_maps = sum(text.height + 0.4 for text in texts)
+    above_maps = sum(max(text.height for text in row) + 0.4 for row in texts)
     sheet, down = titled(width + 2 * MARGIN, above_maps + max(main.height, mosaics + LEGEND), title)
-    for text in texts:
-        text.draw(sheet, MARGIN, down)
-        down += text.height + 0.4
+    for row in texts:
+        for at, text in enumerate(row):
+            text.draw(sheet, MARGIN + at * (width + BESIDE) / 2, down)
+        down += max(text.height for text in row) + 0.4
     draw_panel(sheet, main, MARGIN, down, main_width, main.top)
     left = MARGIN + main_width + gap
     for item, name, shape in zip(maps, titles, shapes, strict=True):

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from regard.errors import RegardError
 
+EVEN = 4
+"""Even shares that the strongest colour means at least."""
+
 
 @dataclass(frozen=True)
 class AttentionMap:
@@ -51,8 +54,12 @@ class AttentionMap:
         return int(self.weights.shape[1])
 
     def strongest(self, weights: NDArray[np.floating]) -> float:
-        """The largest of these that is of one key: what the strongest colour means."""
-        return float(weights[..., int(self.gathered) :].max(initial=0)) or 1.0
+        """What the strongest colour means: the largest of these that is of one key, and so much of an even share at least
+        that attention which is spread evenly looks so."""
+        largest = float(weights[..., int(self.gathered) :].max(initial=0))
+        if self.gathered or largest > 1:
+            return largest or 1.0
+        return min(max(largest, EVEN / weights.shape[-1]), 1.0)
 
     def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
         """One (query, key) matrix. Layers and heads count from 1, as every picture labels them; None is the mean."""

@@ -115,16 +115,20 @@ def _decided(decided: Decided) -> dict[str, object]:
 
 
 def _counted(one: Counted) -> dict[str, object]:
-    """Tokens as [piece, share, special, word, place]; a number for so many left out; null before the second text."""
+    """Tokens as [piece, share, special, word, place, share of the whole word]; a number for so many left out; null before
+    the second text."""
     tokens: list[list[object] | int | None] = []
-    last = 0
+    last, lost = 0, dict(one.seams)
     for begin, end in [*one.passages(TOKENS), (len(one.pieces), len(one.pieces))]:
         if begin > last:
             tokens.append(begin - last)
         for at in range(begin, end):
             if at and at == one.second:
                 tokens.append(None)
-            tokens.append([one.pieces[at], _brief(float(one.shares[at])), one.special[at], one.words[at], at])
+            if at in lost:
+                tokens.append(lost[at])
+            shares = _brief(float(one.shares[at])), _brief(float(one.whole[at]))
+            tokens.append([one.pieces[at], shares[0], one.special[at], one.words[at], at, shares[1]])
         last = end
     long = len(one.pieces) > TOKENS
     return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regard.draw.colour import ACCENT, COOL_LIGHT, INK, LINE, QUIET, WARM, WARM_LIGHT, ramp
-from regard.draw.counted import BARS, GRADIENT, Counted, Decided
+from regard.draw.counted import BARS, GRADIENT, Counted, Decided, percent
 from regard.draw.label import columns, label
 from regard.draw.paper import Sheet, monospace, wrapped
 from regard.draw.tokens import BLANK, BOX, BREAKS, COLUMN, GAP, HEADING, LEGEND, LINE_HEIGHT, SIZE, laid, running
@@ -29,6 +29,8 @@ APART: Final = 0.12  # inches between two texts of a row
 class Chances:
     """The answers with their probabilities, the likeliest first."""
 
+    brief = True
+
     def __init__(self, decided: Decided, width: float) -> None:
         self.decided, self.width = decided, width
         self.rows = decided.chances[:SHOWN]
@@ -39,7 +41,8 @@ class Chances:
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         sheet.text(left, top, self.decided.asked, size=11, weight="bold")
-        widest = min(max(columns(label(name, 48)) for name, _ in self.rows) * 0.0846 + 0.15, 4.4)
+        fits = 48 if self.width > 7 else 24
+        widest = min(max(columns(label(name, fits)) for name, _ in self.rows) * 0.0846 + 0.15, 4.4)
         long = min(self.width - widest - 0.8, 4.0)
         axes = sheet.axes(left + widest, top + 0.3, long, 0.25 * len(self.rows))
         axes.set_xlim(0, 1)
@@ -50,7 +53,7 @@ class Chances:
             axes.barh(at + 0.5, 1, height=0.56, color="#f1f3f7")
             axes.barh(at + 0.5, chance, height=0.56, color=ACCENT if said else "#a9b4c8")
             style: dict[str, Any] = {"size": 9.5, "va": "center", "weight": "bold" if said else "normal"}
-            axes.text(-0.1 / long, at + 0.52, label(name, 48), ha="right", color=INK, **style)
+            axes.text(-0.1 / long, at + 0.52, label(name, fits), ha="right", color=INK, **style)
             axes.text(1 + 0.08 / long, at + 0.52, f"{100 * chance:.1f} %", ha="left", color=INK, **style)
         if (more := len(self.decided.chances) - SHOWN) > 0:
             rest = 100 * sum(chance for _, chance in self.decided.chances[SHOWN:])
@@ -81,26 +84,45 @@ class CountedStrip:
         """The tokens that are shown of each text, and between them how many are left out."""
         texts: list[list[int | str]] = [[]]
         last = 0
+        lost = dict(self.counted.seams)
         for begin, end in [*self.passages, (len(self.counted.pieces),) * 2]:
             if begin > last:
                 texts[-1].append(f"{BLANK}… {begin - last:,} tokens …")
             for at in range(begin, end):
                 if at == self.counted.second and texts[-1]:
                     texts.append([])
+                if at in lost:
+                    texts[-1].append(f"{BLANK}… {lost[at]:,} left out …")
                 texts[-1].append(at)
             last = end
         return texts
 
     def _piece(self, item: int | str) -> str:
-        return item if isinstance(item, str) else self.counted.pieces[item]
+        """A token as it is written; a special one with its share, for it has no colour."""
+        if isinstance(item, str):
+            return item
+        piece = self.counted.pieces[item]
+        return f"{piece}{BLANK}{percent(float(self.counted.shares[item]))}" if self.counted.special[item] else piece
 
     @property
     def profile_height(self) -> float:
         return PROFILE + 0.42 if self.long else 0.0
 
     @property
+    def note(self) -> str:
+        return wrapped(self.counted.note(), self.width, 8.5, 2)
+
+    @property
+    def heading(self) -> float:
+        return HEADING + 0.16 * self.note.count("\n")
+
+    @property
     def height(self) -> float:
-        return HEADING + self.profile_height + self.text_height + LEGEND
+        return self.heading + self.profile_height + self.text_height + LEGEND
+
+    @property
+    def brief(self) -> bool:
+        return not self.long and self.text_height <= 3 * LINE_HEIGHT + APART
 
     @property
     def colours(self) -> tuple[str, ...]:
@@ -108,8 +130,8 @@ class CountedStrip:
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         sheet.text(left, top, wrapped(self.counted.heading, self.width, 11, 1), size=11, weight="bold")
-        sheet.text(left, top + 0.25, wrapped(self.counted.note(), self.width, 8.5, 1), size=8.5, colour=QUIET)
-        down = top + HEADING
+        sheet.text(left, top + 0.25, self.note, size=8.5, colour=QUIET)
+        down = top + self.heading
         if self.long:
             self._draw_profile(sheet, left, down)
             down += self.profile_height
@@ -118,9 +140,9 @@ class CountedStrip:
         axes.set_ylim(self.text_height, 0)
         axes.axis("off")
         self._draw_tokens(axes)
-        most = 100 * self.counted.most
-        names = ("0", f"{most / 2:.2g}", f"{most:.2g} % {self.counted.unit}")
-        sheet.bar(left, down + self.text_height + 0.16, 2.4, ramp(self.colours), most, names)
+        most = self.counted.most
+        names = ("0", percent(most / 2).removesuffix(" %"), f"{percent(most)} {self.counted.unit}, a word as a whole")
+        sheet.bar(left, down + self.text_height + 0.16, min(2.4, self.width / 3), ramp(self.colours), most, names)
 
     def _draw_tokens(self, axes: Axes) -> None:
         from matplotlib.patches import Rectangle
@@ -133,11 +155,10 @@ class CountedStrip:
             if isinstance(at, str):
                 axes.text(left + wide / 2, middle, text, ha="center", va="center", color=QUIET, size=8.5)
                 continue
-            share = min(float(counted.shares[at]) / counted.most, 1.0)
-            box = Rectangle(
-                (left, middle - BOX / 2), wide, BOX, facecolor=colours(share), edgecolor=LINE, linewidth=0.4
-            )
-            axes.add_patch(box)
+            face: dict[str, Any] = {"facecolor": colours(float(counted.whole[at]) / counted.most), "edgecolor": LINE}
+            if counted.special[at]:
+                face = {"facecolor": "white", "edgecolor": "#d5dae2", "hatch": "/////"}
+            axes.add_patch(Rectangle((left, middle - BOX / 2), wide, BOX, linewidth=0.4, **face))
             if at in counted.at and len(counted.at) < 9:
                 low = middle + BOX / 2 + 0.012
                 axes.plot([left + GAP, left + wide - GAP], [low, low], color=ACCENT, linewidth=1.6)
@@ -168,7 +189,7 @@ class CountedStrip:
         last.set_horizontalalignment("right")
         axes.tick_params(length=0, pad=7)
         axes.text(
-            many, most * 1.05, f"highest bar: {100 * most:.2g} % in {size:,} tokens; underlined: written out below",
+            many, most * 1.05, f"highest bar: {percent(most)} in {size:,} tokens; underlined: written out below",
             size=7.5, color=QUIET, ha="right", va="bottom",
         )  # fmt: skip
 

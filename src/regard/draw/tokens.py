@@ -109,6 +109,10 @@ class Strip:
     def height(self) -> float:
         return HEADING + self.text_height + LEGEND
 
+    @property
+    def brief(self) -> bool:
+        return False  # what was expected is read along a whole line
+
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         sheet.text(left, top, "How surprising each token was, given those before it", size=11, weight="bold")
         sheet.text(left, top + 0.25, wrapped(self._subtitle(), self.width, 8.5, 1), size=8.5, colour=QUIET)

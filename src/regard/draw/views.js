@@ -30,11 +30,13 @@ function percent(weight) {
   return (whole >= 9.95 || whole === 0 ? whole.toFixed(0) : whole.toFixed(1)) + " %";
 }
 
-// The largest weight of a single key: the first one may stand for all that are not shown.
+// The largest weight of a single key (the first one may stand for all that are not shown), and some even shares at least, so
+// that attention which is spread evenly looks so.
+const EVEN = 4;
 function strongest(map, weights) {
   let most = 0;
   for (let at = 0; at < weights.length; at++) if (!map.gathered || at % map.keys.length) most = Math.max(most, weights[at]);
-  return most || 1;
+  return map.gathered || most > 1 ? most || 1 : Math.min(Math.max(most, EVEN / map.keys.length), 1);
 }
 
 // The mean over the chosen layers and heads, as one flat array of queries × keys.

@@ -46,6 +46,8 @@ class Row:
     """where its second text begins; 0 where it has one"""
     name: str = ""
     """what tells it from other rows"""
+    seams: tuple[tuple[int, int], ...] = ()
+    """tokens before which others were left out because the text was too long, and how many"""
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,19 @@ def _view(decision: Decision, number: int, most: int) -> View:
 
 def _counted(decision: Decision, score: Score, text: Text, values: Any, way: str) -> Counted:
     row = decision.rows[score.row]
-    total = float(values.sum())
+    total, begins = float(values.sum()), np.array(text.starts_word(row.ids))
+    begins[[at for at, _ in row.seams]] = True  # no word reaches over what was left out
     return Counted(
         title=score.name,
         way=way,
-        pieces=tuple(_pieces(text, row.ids)),
+        pieces=tuple(_pieces(text, row)),
         shares=values / total if total > 0 else values,
         special=tuple(token in text.special and token not in _inner(text) for token in row.ids),
-        words=tuple(np.cumsum(text.starts_word(row.ids)).tolist()),
+        words=tuple(np.cumsum(begins).tolist()),
         second=row.second,
         at=score.at,
         map=score.row,
+        seams=row.seams,
     )
 
 
@@ -126,11 +130,12 @@ def _inner(text: Text) -> set[int | None]:
     return {text.role("unknown"), text.role("mask")}
 
 
-def _pieces(text: Text, ids: Sequence[int]) -> list[str]:
-    """Running text, with a blank on both sides of special tokens."""
+def _pieces(text: Text, row: Row) -> list[str]:
+    """Running text, with a blank on both sides of special tokens and where something was left out."""
+    ids, seams = row.ids, dict(row.seams)
     pieces, blank = spelled(text, ids), SIGNS[" "]
     for at in range(1, len(ids)):
-        if {ids[at - 1], ids[at]} & text.special:
+        if {ids[at - 1], ids[at]} & text.special or at in seams:
             pieces[at] = blank + pieces[at].removeprefix(blank)
     return pieces
 

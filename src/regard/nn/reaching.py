@@ -2,6 +2,7 @@
 
 Two attentions under one `out`: `qkv` within windows, and `far_q` and `far_kv` of the marked tokens, whose result takes the
 place of what their window gave. The rule says windows and marks: `(Window(256, 256) | Global(marked)) & Real(lengths)`.
+Positions that turn queries and keys (Rotary) act in both; those that need a number for every query and key cannot.
 Shape letters: B batch, L length, G marked tokens of a row, H heads, D width, d head width.
 """
 
@@ -18,7 +19,7 @@ from regard.nn.bands import Band, read
 from regard.nn.linear import Linear
 from regard.nn.looking import looked
 from regard.nn.memory import Memory
-from regard.nn.relative import Placed
+from regard.nn.relative import Placed, Standing
 from regard.nn.rules import Rule, dense
 from regard.nn.untouched import built_of, hooked
 
@@ -44,19 +45,28 @@ class Reaching(Attention):
         band = read(rule)
         if band is None:
             raise ValueError("this attention needs a rule of windows: (Window(…) | Global(…)) & …")
-        if context is not None or memory is not None or where is not None or inside is not None:
+        if context is not None or memory is not None or where is not None:
             raise ValueError("this attention reads whole rows from their beginning, and places are not its own")
-        mixed = self.near(x, band, seen).transpose(1, 2).flatten(2)
+        if inside is not None and (inside.position.measures or inside.position.spreads):
+            raise ValueError(
+                f"{type(inside.position).__name__} has a number for every query and key, and windows have no such table: "
+                "Rotary can be used here"
+            )
+        mixed = self.near(x, band, seen, inside).transpose(1, 2).flatten(2)
         real = band.real(x.shape[1])
         if band.places() is not None:
-            mixed = banded.put(mixed, self.far(x, band, seen), band, real)
+            mixed = banded.put(mixed, self.far(x, band, seen, inside), band, real)
         elif real is not None:
             mixed = mixed.masked_fill(~real[:, :, None], 0.0)
         return self.out(mixed)
 
-    def near(self, x: Float[Tensor, "B L D"], band: Band, seen: Recorder | None) -> Float[Tensor, "B H L d"]:
+    def near(
+        self, x: Float[Tensor, "B L D"], band: Band, seen: Recorder | None, inside: Placed | None = None
+    ) -> Float[Tensor, "B H L d"]:
         """What everyone sees; what marked tokens see in their windows is made for nothing, as they are few."""
         q, k, v = self.project(x)
+        if inside is not None:
+            q, k, v = inside.turn(q, k, v)
         if band.covers(band.longest(x.shape[1])):
             return self.attend(q, k, v, band.rest, seen=seen)
         scale, dropout = self.score.factor(q.shape[-1]), self.dropout if self.training else 0.0
@@ -66,7 +76,9 @@ class Reaching(Attention):
         seen(weights, keys)
         return mixed
 
-    def far(self, x: Float[Tensor, "B L D"], band: Band, seen: Recorder | None) -> Float[Tensor, "B G D"]:
+    def far(
+        self, x: Float[Tensor, "B L D"], band: Band, seen: Recorder | None, inside: Placed | None = None
+    ) -> Float[Tensor, "B G D"]:
         """What the marked tokens see: all that is real and of their document."""
         found = band.places()
         assert found is not None
@@ -74,10 +86,13 @@ class Reaching(Attention):
         rows = torch.arange(0, B * L, L, device=x.device)[:, None] + places
         (q,) = self.split(self.far_q(x.reshape(B * L, D).index_select(0, rows.flatten()).view(B, -1, D)), 1)
         scale, dropout = self.score.factor(q.shape[-1]), self.dropout if self.training else 0.0
-        if seen is None and self._gathers(places.shape[1]):
+        if seen is None and inside is None and self._gathers(places.shape[1]):
             mixed = self._gathered(q * scale, x, band, dropout)
         else:
             k, v = self.split(self.far_kv(x), 2)
+            if inside is not None:
+                _, k, v = inside.turn(k, k, v)
+                q = _turned(q, places, L, inside)
             if seen is None:
                 mixed = banded.far(q, k, v, band, scale, dropout)
             else:
@@ -113,3 +128,12 @@ class Reaching(Attention):
         if self.far_kv.bias is not None:
             mixed = mixed + self.far_kv.bias.view(2, H, 1, -1)[1] * weights.sum(-1, keepdim=True)
         return mixed
+
+
+def _turned(
+    q: Float[Tensor, "B H G d"], places: Int[Tensor, "B G"], length: int, inside: Placed
+) -> Float[Tensor, "B H G d"]:
+    """Queries of some tokens of a row, each by where it stands."""
+    all_places = inside.standing.places(length, q.device)
+    standing = Standing(all_places.expand(len(places), -1).gather(1, places))
+    return inside.position.turn(q, q, q, standing)[0]

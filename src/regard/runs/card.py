@@ -11,6 +11,7 @@ from regard.disk import write_text
 from regard.draw.table import table
 from regard.explain import EXPLAINERS
 from regard.runs.folder import RunFolder
+from regard.runs.progress import SEEN, glimpse, rough
 from regard.systems import find_system
 from regard.tasks import Task, find_task
 from regard.waists import Answer
@@ -22,8 +23,9 @@ def write_card(
     facts = folder.facts()
     task = find_task(facts["task"], find_system(facts["system"]).reads)
     parts = [
-        f"# {folder.path.name}\n\nA `{facts['preset']}` trained by `regard` {facts['regard']} for the task `{facts['task']}`.",
-        "## Scores on the validation data\n\n" + _scores(facts),
+        f"# {folder.path.name}\n\nA `{Path(facts['preset']).name}` "
+        f"trained by `regard` {facts['regard']} for the task `{facts['task']}`.",
+        "## Scores on the validation data\n\n" + _scores(facts, rough(task, facts["found"]["valid"])),
         "![training curves](curves.png)",
         *(f"![{Path(name).stem}]({name})" for name in pictures),
         "## Data\n\n" + _data(facts, task.unit),
@@ -34,11 +36,15 @@ def write_card(
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
 
 
-TABLES = {"confusion": "How often each class was taken for each", "each": "One by one"}
+TABLES = {
+    "confusion": "How often each class was taken for each",
+    "each": "One by one",
+    "confused": "Most often taken for another",
+}
 """What stands above tables among the scores."""
 
 
-def _scores(facts: dict[str, Any]) -> str:
+def _scores(facts: dict[str, Any], few: str) -> str:
     scores = dict(facts["scores"])
     signature = scores.pop("signature", "")
     tables = {name: scores.pop(name) for name, value in list(scores.items()) if "\n" in str(value)}
@@ -46,6 +52,7 @@ def _scores(facts: dict[str, Any]) -> str:
     rows.append({"measure": f"loss (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)})
     return (
         table(rows)
+        + (f"\n\n{few[0].upper()}{few[1:]}." if few else "")
         + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
         + "".join(f"\n\n{TABLES.get(name, name)}:\n\n{value}" for name, value in tables.items())
     )
@@ -58,11 +65,16 @@ def _data(facts: dict[str, Any], unit: str) -> str:
         f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} {unit} "
         f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} {unit}\n- batches: "
         + ("packed rows" if facts.get("packed") else "rows of similar length, padded")
+        + (f", {100 * facts['padding']:.1f} % of them padding" if "padding" in facts else "")
     )
 
 
 def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Answer]) -> str:
-    return table([task.example(sample, answer) for sample, answer in list(zip(samples, answers, strict=False))[:8]])
+    shown = [task.example(sample, answer) for sample, answer in list(zip(samples, answers, strict=False))[:8]]
+    rows = [
+        {n: glimpse(v.replace("\n", " "), SEEN) if isinstance(v, str) else v for n, v in row.items()} for row in shown
+    ]
+    return table(rows)
 
 
 def _use(name: str, task: Task) -> str:

@@ -18,9 +18,11 @@ from regard.loading import read_identity
 from regard.model import Model, load
 from regard.runs.order import Sources
 from regard.runs.prepare import Say, read_samples, validation_samples
+from regard.runs.progress import rough
 from regard.runs.scoring import validation_sums
 from regard.runs.settings import Settings, gather, resolve
 from regard.runs.training import pick_device
+from regard.tasks.several import pairing_of
 from regard.waists import Answer
 
 SETTABLE = ("data.tokenized", "data.detokenise", "data.stride", "data.score", "train.tokens", "train.precision")
@@ -59,7 +61,7 @@ def evaluate(
     for note in model.notes:
         say(f"  {note}")
     task, reader = model.task, model.reader_or_refuse()
-    say(f"  {len(samples):,} {task.unit}")
+    say(f"  {rough(task, len(samples)) or task.some(len(samples))}")
     made = _as_trained(made, model)
     encoded = task.encode(samples, reader, model.config, 10**9, made.data, model.identity.labels)
     if encoded.too_long:
@@ -72,13 +74,18 @@ def evaluate(
 
 def _as_trained(settings: Settings, model: Model) -> Settings:
     """A head reads pairs in the way that it has learnt."""
-    pair = model.identity.pair
+    pair = pairing_of(model.identity.pair)
     known = pair in get_args(Pairing)  # a tagger's says how entities are spelt
     return replace(settings, data=override(settings.data, {"pair": pair}, "data.")) if known else settings
+
+
+def _numbers(row: Mapping[str, str]) -> dict[str, Any]:
+    """What is a number in a row that is written for people."""
+    return {name: float(value) if name == "probability" else value for name, value in row.items()}
 
 
 def write_answers(result: Evaluation, path: str | os.PathLike[str]) -> None:
     """One JSON object a line: the sample and its answer."""
     with Path(path).open("w", encoding="utf-8") as file:
-        for row in result.rows:
+        for row in map(_numbers, result.rows):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import as_dict, describe
@@ -14,7 +14,8 @@ from regard.errors import UnknownName
 from regard.model import Model, build, is_folder, load
 from regard.runs.settings import GROUPS
 from regard.systems import SYSTEMS
-from regard.tasks import TASKS
+from regard.systems.preset import Preset, System
+from regard.tasks import SEEING, TASKS
 
 LENGTH = 32
 """Tokens a side for which the operations of a forward pass are counted."""
@@ -38,8 +39,8 @@ class Info:
     flops: int
     sides: str
     """words about what the operations were counted for"""
-    recipe: dict[str, dict[str, Any]]
-    """the settings that a preset brings"""
+    recipes: dict[str, dict[str, dict[str, Any]]]
+    """the settings that a preset brings, by task; those of further tasks where they differ from the first one's"""
 
 
 def info(name: str) -> Info:
@@ -50,8 +51,7 @@ def info(name: str) -> Info:
     count = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     preset = model.identity.system.presets.get(name)
-    recipe = {} if preset is None else preset.recipe
-    both = " on each side" if "target" in model.task.sides else ""
+    recipes = {} if preset is None else _recipes(model.identity.system, preset)
     return Info(
         f"{name}: {model.identity.system.about}",
         as_dict(model.config),
@@ -59,9 +59,21 @@ def info(name: str) -> Info:
         count,
         size,
         _flops(model),
-        both,
-        recipe,
+        _sides(model),
+        recipes,
     )
+
+
+def _recipes(system: System, preset: Preset) -> dict[str, dict[str, dict[str, Any]]]:
+    found = {task: system.recipe(preset, task) for task in system.tasks}
+    first = found[system.tasks[0]]
+    return {
+        task: {
+            group: {k: v for k, v in values.items() if recipe is first or first.get(group, {}).get(k) != v}
+            for group, values in recipe.items()
+        }
+        for task, recipe in found.items()
+    }
 
 
 def _owns(module: nn.Module) -> bool:
@@ -76,10 +88,30 @@ def _layer(path: str, module: nn.Module) -> Layer:
 
 def _flops(model: Model) -> int:
     """Multiplications and additions of matrix products in one forward pass, counted on shapes alone."""
-    x = torch.zeros((1, LENGTH), dtype=torch.long, device="meta")
+    x = _given(model)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.to("meta").logits(x, x if "target" in model.task.sides else None)
+        model = model.to("meta")
+        if model.head is None and model.task.reads == "pictures" and model.task.name != "draw":
+            model.states(x)  # without classes there is no head yet
+        else:
+            model.logits(x, x if "target" in model.task.sides else None)
     return int(counter.get_total_flops())
+
+
+def _given(model: Model) -> Tensor:
+    """Tokens, colours of a palette in their place, or a picture of the size that it was made for."""
+    config = model.config
+    if model.task.reads == "text":
+        return torch.zeros((1, LENGTH), dtype=torch.long, device="meta")
+    if hasattr(config, "colours"):
+        return torch.zeros((1, config.length), dtype=torch.long, device="meta")
+    return torch.zeros((1, config.channels, config.size, config.size), device="meta")
+
+
+def _sides(model: Model) -> str:
+    if model.task.reads == "text":
+        return f"{LENGTH} tokens" + (" on each side" if "target" in model.task.sides else "")
+    return f"a picture of {model.config.size} x {model.config.size}"
 
 
 def catalogue(kind: str) -> list[dict[str, Any]]:
@@ -91,7 +123,8 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
 
 def _tasks() -> list[dict[str, Any]]:
-    return [{"task": task.name, "about": task.about, "columns": ", ".join(task.columns)} for task in TASKS.values()]
+    tasks = (*TASKS.values(), *SEEING.values())
+    return [{"task": task.name, "about": task.about, "columns": ", ".join(task.columns)} for task in tasks]
 
 
 def _systems() -> list[dict[str, Any]]:

@@ -172,10 +172,15 @@ def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> list[s
                 {name: part for name, part in loaded.head.state_dict().items() if name in wanted}
             )
         else:
-            made += [f"one new matrix of {' x '.join(map(str, value.shape))}" for value in fresh.head.parameters()]
+            made += [_new_head(fresh)]
         if not same and not loaded.fresh:
             left += [f"left out, as it has other classes: the head for {', '.join(loaded.identity.labels)}"]
     return left + [", ".join(made)] * bool(made)
+
+
+def _new_head(model: Model) -> str:
+    many, size = len(model.identity.labels), sum(value.numel() for value in model.head.parameters())
+    return f"a new head{f' for {many} classes' if many else ''} of {size:,} parameters"
 
 
 def listed(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:

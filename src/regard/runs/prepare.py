@@ -85,6 +85,10 @@ def prepare(order: Order, say: Say) -> Prepared:
     reader, config = order.reader, order.identity.config  # a folder's tokenizer and config belong together already
     if reader is None:
         reader = task.ready(config, settings.data)
+    if reader is None and task.reads == "pictures":
+        say("  learning colours from these pictures")
+        reader = task.learnt(files.samples(found, "read"), config, settings.data)
+        config = task.fit(config, reader)
     if reader is None:
         reader = task.grow(_make_text(files, found, settings, say, valid), config)
         config = task.fit(config, reader)
@@ -98,7 +102,7 @@ def prepare(order: Order, say: Say) -> Prepared:
         "fingerprint": found.fingerprint,
         "valid_fingerprint": fingerprint(task.texts(valid)),
     }
-    say(f"  {task.some(facts['train'])} to train on, {facts['valid']:,} to validate, {task.about_reader(reader)}")
+    say(f"  {task.some(task.count(train))} to train on, {facts['valid']:,} to validate, {task.about_reader(reader)}")
     return Prepared(train, encoded, reader, config, facts, found.labels, task.pairing(valid, settings.data, train))
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.learn.loop import Step
+from regard.tasks import Task
 
 QUIET_SECONDS = 15.0
 """Without a terminal a plain line is printed this often."""
@@ -22,6 +23,12 @@ QUIET_SECONDS = 15.0
 
 NOTABLE = 0.05
 """Share of time spent on waiting for data that is worth a word."""
+
+SEEN = 200
+"""Characters of a line about a sample; the file of samples has it whole."""
+
+ROUGH = 100
+"""Fewer samples than this give scores that say little."""
 
 GLANCE_SECONDS = 2.0
 """On a terminal the loss is refreshed at least this often."""
@@ -99,6 +106,18 @@ class Reporter:
 def tell(console: Console, text: str) -> None:
     """A plain line: no colours guessed, no markup read, no words broken."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def glimpse(text: str, most: int = SEEN) -> str:
+    """Lines that are no longer than a glance takes."""
+    return "\n".join(line if len(line) <= most else line[: most - 2] + " …" for line in text.rstrip("\n").splitlines())
+
+
+def rough(task: Task, samples: int) -> str:
+    """What is to be thought of scores on so few samples; nothing where they are many."""
+    if task.least == 1 or samples >= ROUGH:
+        return ""
+    return f"scores of {task.some(samples)} are rough: one answer is worth {100 / max(samples, 1):.1f} points of 100"
 
 
 def quiet() -> Console:

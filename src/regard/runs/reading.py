@@ -101,7 +101,9 @@ class Files:
             found = self._read_through()
             inside = any(getattr(sample, "content", b"") for sample in found.held)  # pictures are no notes
             if not inside and self._stamp() == self._stamps:  # else it is not what was summed
-                rows = [{name: value for name, value in asdict(sample).items() if value != b""} for sample in found.held]
+                rows = [
+                    {name: value for name, value in asdict(sample).items() if value != b""} for sample in found.held
+                ]
                 remember(self.key, {**asdict(replace(found, held=())), "held": rows})
         if found.empty:
             path, line = found.first_empty

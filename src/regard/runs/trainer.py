@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from regard.runs.card import write_card
 from regard.runs.folder import RunFolder
 from regard.runs.order import Order
 from regard.runs.prepare import Prepared
-from regard.runs.progress import Reporter, clock, own_command, tell
+from regard.runs.progress import Reporter, clock, glimpse, own_command, tell
 from regard.runs.scoring import validation_sums
 from regard.runs.signals import Signals
 from regard.runs.window import Window
@@ -124,6 +125,8 @@ class Trainer:
         loss = Loss(self.model, self.task, Terms(self.config.smoothing, self.config.auxiliary))
         compute = Compute(loss, self.config, self.model.device, self.world, self.plan.steady)
         self._announce()
+        if self.world.first and not any(row["kind"] == "plan" for row in self.folder.rows()):
+            self.folder.log({"kind": "plan", "step": 0, "padding": self.padding})
         self.window = Window(self._tokens, done, self.pending, self.task.counted, lambda: self.clocked.seconds)
         if not self._over():
             self._steps(compute)
@@ -222,7 +225,7 @@ class Trainer:
         reporter.validated(shown, self.task.line(shown), better)
         some = [self.task.show(*both) for both in zip(self.prepared.valid.samples, answers, strict=False)][:5]
         for text in some[:1]:
-            reporter.say(text.rstrip("\n"))
+            reporter.say(glimpse(text))
         with self.folder.samples.open("a", encoding="utf-8") as file:
             file.write(f"step {step}\n" + "\n".join(some) + "\n")
 
@@ -243,7 +246,7 @@ class Trainer:
 
     def _rank(self, row: dict[str, Any]) -> tuple[float, float]:
         sign = -1 if self.task.lowest else 1
-        return sign * row[self.task.metric], -row["loss"]
+        return sign * row[self.task.deciding(row)], -row["loss"]
 
     def _save(self, step: int) -> None:
         if self.saved == step or not self.world.first:
@@ -283,10 +286,8 @@ class Trainer:
         with swapped(self.model, mean):
             row, _, better = self._scored(self.done, merged=len(steps))
         self.stale = stale
-        kept = "and is kept" if better else "which is no better"
-        self._say(
-            f"the mean of the last {len(steps)} checkpoints has {self.task.metric} {row[self.task.metric]}, {kept}"
-        )
+        kept, metric = "and is kept" if better else "which is no better", self.task.deciding(row)
+        self._say(f"the mean of the last {len(steps)} checkpoints has {metric} {row[metric]}, {kept}")
 
     def _finish(self) -> Model:
         self._merge()
@@ -318,10 +319,16 @@ class Trainer:
             "sources": self.order.sources.as_dict(),
             "found": self.prepared.facts,
             "packed": self.plan.shape is not None,
+            "padding": self.padding,
             "labels": list(identity.labels),
             "settings": self.settings.as_dict(),
             "best": self.best,
         }
+
+    @cached_property
+    def padding(self) -> float:
+        """The share of padding in the batches of an epoch."""
+        return round(self.plan.padding(), 6)
 
     def _announce(self) -> None:
         count = sum(p.numel() for p in self.model.parameters())
@@ -329,11 +336,13 @@ class Trainer:
         precision = "bfloat16 autocast" if autocasts(where, config) else "float32"
         frozen = f" ({self.frozen:,} frozen)" if self.frozen else ""
         together = f", {self.world.size} processes" if self.world.size > 1 else ""
+        often = f"{passes:,.{int(passes < 1)}f}"
+        often += " pass" if often == "1" else " passes"
         rows = self.plan.about or ("packed rows" if self.plan.shape is not None else "rows")
         self._say(
             f"{self.order.preset}: {count:,} parameters{frozen} on {where}{together}, {precision}; "
-            f"steps {self.done:,} to {config.steps:,}, {passes:,.{int(passes < 1)}f} passes over the data, "
-            f"{rows} with {100 * self.plan.padding():.1f} % padding"
+            f"steps {self.done:,} to {config.steps:,}, {often} over the data, "
+            f"{rows} with {100 * self.padding:.1f} % padding"
         )
         if passes > 200:
             few = max(round(100 * config.steps / passes, -2), 100)

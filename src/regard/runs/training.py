@@ -22,7 +22,7 @@ from regard.runs.folder import RunFolder
 from regard.runs.kinds import task_for
 from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
 from regard.runs.prepare import Prepared, prepare
-from regard.runs.progress import Screen, quiet, tell
+from regard.runs.progress import Screen, quiet, rough, tell
 from regard.runs.settings import gather
 from regard.runs.trainer import Trainer
 
@@ -60,6 +60,8 @@ def train(
             _determined()
         tell(console, f"reading {named(order.sources.data)}")
         prepared = prepare(order, lambda line: tell(console, line))
+        if few := rough(found, prepared.facts["valid"]):
+            tell(console, f"  {few}. Give more by --valid, or set data.share")
         begun = folder.facts().get("packed") if going_on or not first else None
         packed = _packs(order, prepared, where, console, begun)
         torch.manual_seed(order.settings.train.seed)

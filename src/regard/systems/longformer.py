@@ -227,9 +227,14 @@ LONG = ("classify", "choose", "tag", "span")
 
 
 def _whole(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The same, but long documents are read as far as the model reads: that is what it is for."""
-    longest = {"data": {"longest": BASE.length}}
-    return {task: {**recipe, **(longest if task in LONG else {})} for task, recipe in recipes.items()}
+    """The same, but long documents are read as far as the model reads: that is what it is for. Two of them at least."""
+    longest = {"longest": BASE.length}
+    return {
+        task: {**recipe, "train": {**recipe["train"], "tokens": 2 * BASE.length}, "data": longest}
+        if task in LONG
+        else recipe
+        for task, recipe in recipes.items()
+    }
 
 
 SYSTEM = System(

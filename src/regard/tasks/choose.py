@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.data import unanswered
+from regard.data.files import Complain
 from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.data.tables import QUESTION, Question, iterate_questions
@@ -19,7 +21,8 @@ from regard.draw.confusion import MANY, draw_confusion
 from regard.errors import RegardError
 from regard.inputs.text import Text
 from regard.tasks.asked import Asked
-from regard.tasks.classify import written
+from regard.tasks.classify import told_of
+from regard.tasks.each import Each
 from regard.tasks.heads import Headed, Read, first_of, read_out
 from regard.tasks.marks import Marks
 from regard.tasks.task import Encoded, Scored, Sums
@@ -37,6 +40,9 @@ class Choose(Headed):
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Question | Empty]:
         return iterate_questions(data, columns)
+
+    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
+        return unanswered.questions(entry, columns, complain)
 
     def key(self, sample: Question) -> str:
         return "\0".join((sample.told, *sample.choices))
@@ -121,15 +127,17 @@ class Choose(Headed):
             "samples": len(answers),
         }
         places = max(len(sample.choices) for sample in some.samples)
-        if most is None and places <= MANY:
-            scores["confusion"] = written(_places(places), _taken(some.samples, answers, places))
+        if most is None:
+            scores |= told_of(_places(places), _taken(some.samples, answers, places), _each(some.samples, answers))
         return scores, answers
 
     def draw(self, folder: Path, samples: Sequence[Question], answers: Sequence[Answer]) -> list[str]:
         """Whether some place is chosen more often than it is right."""
         places = max((len(sample.choices) for sample in samples), default=0)
-        if not 1 < places <= MANY:
+        if places < 2:
             return []
+        if places > MANY:
+            return [_each(samples, answers).draw(folder / "choices.png").name]
         counts = _taken(samples, answers, places)
         return [draw_confusion(_places(places), counts, folder / "confusion.png").name]
 
@@ -144,6 +152,12 @@ class Choose(Headed):
 
 def _places(count: int) -> list[str]:
     return [f"choice {place}" for place in range(count)]
+
+
+def _each(samples: Sequence[Question], answers: Sequence[Answer]) -> Each:
+    """How well each place is chosen where it is right."""
+    right = [[f"choice {sample.label}"] for sample in samples]
+    return Each.of(right, [[f"choice {answer.extra['index']}"] for answer in answers], "questions")
 
 
 def _taken(samples: Sequence[Question], answers: Sequence[Answer], places: int) -> np.ndarray:
@@ -164,7 +178,7 @@ def _asked(item: Any) -> Question:
         except ValueError:
             item = None
     if not isinstance(item, Mapping) or not {"context", "choices"} <= item.keys() <= {*QUESTION, "answer"}:
-        raise RegardError(f"{wanted}, as such or as JSON; on a command line also a context with --choices.")
+        raise RegardError(f'{wanted}; or a context, and what to choose from: --choices "one answer|another".')
     context, question = item["context"], item.get("question", "")
     if not isinstance(context, str) or not isinstance(question, str):
         raise RegardError(f"{wanted}: context and question are texts.")

@@ -1,17 +1,21 @@
-"""classify: a text or two in, one of some classes out. Any encoder or decoder-only system can be asked."""
+"""classify: a text or two in, one of some classes out, or several. Any encoder or decoder-only system can be asked."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
+from regard.data import unanswered
+from regard.data.files import Complain
 from regard.data.rows import Empty
 from regard.data.settings import Data
-from regard.data.tables import LABELLED, Labelled, iterate_labelled
+from regard.data.tables import BETWEEN, LABELLED, Labelled, iterate_labelled
 from regard.decode.settings import Decode
 from regard.draw.confusion import MANY, draw_confusion
 from regard.draw.table import table
@@ -19,10 +23,22 @@ from regard.errors import DataError, RegardError
 from regard.inputs.text import Text
 from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
-from regard.tasks.heads import Headed, Read, first_of, numbered, read_out
+from regard.tasks.each import Each, confused
+from regard.tasks.heads import Headed, Read, first_of, read_out
 from regard.tasks.marks import Marks
-from regard.tasks.task import Encoded, Scored, Sums
-from regard.waists import Answer
+from regard.tasks.several import (
+    HALF,
+    PUBLISHED,
+    SEVERAL,
+    as_learnt,
+    binary_cross_entropy,
+    pairing_of,
+    read_problem,
+    rows_of,
+    tells_several,
+)
+from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.waists import Answer, Batch
 
 SAID = 5
 """Classes whose probabilities are told on a terminal."""
@@ -30,7 +46,7 @@ SAID = 5
 
 class Classify(Headed):
     name = "classify"
-    about = "texts, or pairs of texts, with a class; answers with the class"
+    about = "texts, or pairs of texts, with a class or several; answers with the class"
     columns = LABELLED
     unit = "texts"
     sample = Labelled
@@ -40,6 +56,9 @@ class Classify(Headed):
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Labelled | Empty]:
         return iterate_labelled(data, columns)
 
+    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
+        return unanswered.labelled(entry, columns, complain)
+
     def key(self, sample: Labelled) -> str:
         return f"{sample.text}\0{sample.other}"
 
@@ -47,16 +66,23 @@ class Classify(Headed):
         return (sample.text, sample.other) if sample.other else (sample.text,)
 
     def classes(self, sample: Labelled) -> str:
-        return sample.label
+        return sample.label if sample.several is None else json.dumps(sorted(sample.several))
 
     def labels(self, sample: Labelled) -> Iterable[str]:
-        return (sample.label,)
+        return sample.labels
 
     def flavour(self, data: Data) -> tuple[Any, ...]:
         return (data.pair,)
 
-    def pairing(self, samples: Sequence[Labelled], data: Data) -> str:
-        return data.pair if any(sample.other for sample in samples) else ""
+    def pairing(self, samples: Sequence[Labelled], data: Data, train: Encoded) -> str:
+        several = len(train.sides["label"][0]) > 1 or any(sample.several is not None for sample in samples)
+        return " ".join([SEVERAL] * several + [data.pair] * any(sample.other for sample in samples))
+
+    def read_manner(self, published: Mapping[str, Any], labels: Sequence[str]) -> str:
+        return read_problem(published, labels)
+
+    def write_manner(self, pair: str) -> dict[str, Any]:
+        return {"problem_type": PUBLISHED} if SEVERAL in pair.split() else {}
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         return read_out("classes", config, len(labels)) if labels else None
@@ -86,7 +112,7 @@ class Classify(Headed):
             orders = [[first, second]] if second else [[first or [config.end]]]
             orders += [[second, first]] * (symmetric and bool(second))
             ways.append([marks.way(parts, limit) for parts in orders])
-        right = numbered(samples, [sample.label for sample in samples], labels) if labels else [0] * len(samples)
+        right = rows_of(samples, labels) if labels else [[0]] * len(samples)
         return self.encoded(samples, ways, right)
 
     def judge(self, model: Asked, found: Read) -> Tensor:
@@ -94,61 +120,87 @@ class Classify(Headed):
         return self.headed(model)(found.states.sum(1))
 
     def compare(self, logits: Tensor, found: Read, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        return cross_entropy(logits, labels, smoothing)
+        return (binary_cross_entropy if labels.ndim == 2 else cross_entropy)(logits, labels, smoothing)
+
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        """Of several labels the mean of their binary cross-entropies stands for the cross-entropy of a sample."""
+        assert batch.labels is not None
+        return super().loss(model, replace(batch, labels=as_learnt(model, batch.labels)), terms)
+
+    def chances(self, model: Asked, logits: Tensor) -> Tensor:
+        return logits.sigmoid() if tells_several(model) else super().chances(model, logits)
 
     def alone(self, inputs: Any) -> bool:
         return isinstance(inputs, str | tuple)
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
-        """Of each text, or pair as (a, b) or "a<tab>b", the likeliest class; `scores` are the probabilities of all."""
+        """Of each text, or pair as (a, b) or "a<tab>b", the likeliest class, or the list of labels that are likelier than
+        not, the likeliest first; `scores` are the probabilities of all."""
         self.headed(model)
-        pairing = model.identity.pair
+        pairing = pairing_of(model.identity.pair)
         samples = [_asked(item, pairing) for item in inputs]
         text = model.text_or_refuse()
         encoded = self._encode(samples, text, model.config, model.config.length, pairing == "symmetric", ())
-        return self._answers(model, encoded)
+        return self._answers(model, encoded, decode)
 
-    def _answers(self, model: Asked, encoded: Encoded) -> list[Answer]:
-        labels = model.identity.labels
+    def _answers(self, model: Asked, encoded: Encoded, decode: Decode) -> list[Answer]:
+        labels, several = model.identity.labels, tells_several(model)
+        least = HALF if decode.threshold is None else decode.threshold
         cut = {id(sample) for sample in encoded.too_long}
         answers = []
         for sample, chances in zip(encoded.samples, self.weighed(model, encoded), strict=True):
             said = {label: float(chance) for label, chance in zip(labels, chances, strict=True)}
             extra: dict[str, Any] = {"probabilities": said} | ({"cut": True} if id(sample) in cut else {})
-            answers.append(Answer(labels[int(chances.argmax())], tuple(said.values()), (), extra))
+            value: str | list[str] = labels[int(chances.argmax())]
+            if several:
+                value = [label for label in sorted(said, key=lambda label: -said[label]) if said[label] >= least]
+            answers.append(Answer(value, tuple(said.values()), (), extra))
         return answers
 
     def score(
         self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
     ) -> Scored:
         """Shares of 100: accuracy, the mean of the F1 of the classes, and Matthews' correlation; of all samples also how
-        often each class was taken for each."""
+        often each class was taken for each. Of several labels F1 over all of them, and their mean."""
         some = first_of(encoded, most)
-        answers = self._answers(model, some)
+        answers = self._answers(model, some, decode)
+        if tells_several(model):
+            return _several(some.samples, answers, most is None), answers
         labels = model.identity.labels
         counts = confusion(labels, [sample.label for sample in some.samples], [str(a.value) for a in answers])
         scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in measures(counts).items()}
         scores["samples"] = len(answers)
-        if most is None and len(labels) <= MANY:
-            scores["confusion"] = written(labels, counts)
+        if most is None:
+            scores |= told_of(labels, counts, _each(some.samples, answers))
         return scores, answers
+
+    def deciding(self, scores: Mapping[str, Any]) -> str:
+        return "micro_f1" if "micro_f1" in scores else self.metric
 
     def draw(self, folder: Path, samples: Sequence[Labelled], answers: Sequence[Answer]) -> list[str]:
         labels = tuple(answers[0].extra["probabilities"]) if answers else ()
-        if not 1 < len(labels) <= MANY:
+        if len(labels) < 2:
             return []
+        if len(labels) > MANY or isinstance(answers[0].value, list):
+            return [_each(samples, answers).draw(folder / "classes.png").name]
         counts = confusion(labels, [sample.label for sample in samples], [str(a.value) for a in answers])
         return [draw_confusion(labels, counts, folder / "confusion.png").name]
 
     def said(self, given: Any, answer: Answer) -> str:
-        """The class, and the probabilities of the likeliest ones."""
+        """The class, or the labels with | between them, and the probabilities of the likeliest ones."""
         chances = sorted(answer.extra["probabilities"].items(), key=lambda item: -item[1])
-        return "\t".join([str(answer.value), *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])])
+        said = BETWEEN.join(answer.value) if isinstance(answer.value, list) else str(answer.value)
+        return "\t".join([said, *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])])
 
     def example(self, sample: Labelled, answer: Answer) -> dict[str, str]:
         texts = {"text": sample.text, "pair": sample.other} if sample.other else {"text": sample.text}
-        sure = answer.extra["probabilities"][answer.value]
-        return {**texts, "answer": str(answer.value), "reference": sample.label, "probability": f"{sure:.3f}"}
+        said = _said(answer)
+        sure = ", ".join(f"{answer.extra['probabilities'][label]:.3f}" for label in said)
+        return {**texts, "answer": ", ".join(said), "reference": ", ".join(sample.labels), "probability": sure}
+
+
+def _said(answer: Answer) -> list[str]:
+    return answer.value if isinstance(answer.value, list) else [str(answer.value)]
 
 
 def _asked(item: Any, pairing: str) -> Labelled:
@@ -160,11 +212,36 @@ def _asked(item: Any, pairing: str) -> Labelled:
     if len(parts) > 2 or not all(isinstance(part, str) for part in parts):
         raise RegardError(f"a text or a pair (a, b) of texts is wanted, not {item!r:.60}.")
     if pairing and len(parts) < 2:
-        raise RegardError('this model looks at two texts together: give (a, b), or "a<tab>b" on a command line.')
+        raise RegardError(
+            "this model looks at two texts together. On a command line, in a line of a file and in a pipe a tab stands between "
+            "them (bash: $'one text\\tthe other'); a table has columns text and pair; in Python they are (a, b)."
+        )
     return Labelled(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "")
 
 
 # -- how good the answers are
+
+
+def _each(samples: Sequence[Labelled], answers: Sequence[Answer]) -> Each:
+    several = any(isinstance(answer.value, list) for answer in answers)
+    return Each.of([sample.labels for sample in samples], list(map(_said, answers)), "labels" if several else "texts")
+
+
+def _several(samples: Sequence[Labelled], answers: Sequence[Answer], whole: bool) -> dict[str, float | str]:
+    """F1 over all labels together, the mean over labels, and the share of texts that have all labels right."""
+    each = _each(samples, answers)
+    right = [set(sample.labels) == set(_said(answer)) for sample, answer in zip(samples, answers, strict=True)]
+    shares = {"micro_f1": each.whole.f1, "macro_f1": each.macro_f1, "exact": float(np.mean(right))}
+    scores: dict[str, float | str] = {name: round(100 * share, 2) for name, share in shares.items()}
+    return scores | {"samples": len(answers)} | ({"each": each.table()} if whole else {})
+
+
+def told_of(labels: Sequence[str], counts: np.ndarray, each: Each) -> dict[str, float | str]:
+    """How often each class was taken for each; of very many each by itself, and the most frequent confusions."""
+    if len(labels) <= MANY:
+        return {"confusion": written(labels, counts)}
+    told: dict[str, float | str] = {"each": each.table(), "confused": confused(labels, counts)}
+    return {name: value for name, value in told.items() if value}
 
 
 def confusion(labels: Sequence[str], right: Sequence[str], said: Sequence[str]) -> np.ndarray:

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.data import unanswered
 from regard.data.columns import SIDES
+from regard.data.files import Complain
 from regard.data.pairs import Empty, Pair
 from regard.data.plan import Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
-from regard.data.together import iterate_together
+from regard.data.together import NAMES, iterate_together
 from regard.decode.settings import Decode
 from regard.errors import RegardError, SettingError
 from regard.inputs.rows import pack, pad
@@ -78,6 +80,9 @@ class Embed(Task):
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
         return iterate_together(data, columns)
+
+    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
+        return unanswered.sources(entry, columns, complain, tuple(first for first, _ in NAMES))
 
     def key(self, sample: Pair) -> str:
         return sample.source

@@ -123,6 +123,7 @@ class Headed(Task):
     """A task with a head. Its rows of ids: all ways of a sample one after another, their lengths, and the right class."""
 
     sides = ("text", "ways", "second", "label")
+    counts = ("ways", "second", "label")
     metric = "accuracy"
     model = "gpt2-mini"
     generates, cuts = False, True
@@ -165,12 +166,12 @@ class Headed(Task):
         return replace(config, vocabulary=text.size, **({} if end is None else {"end": end}))
 
     def encoded(self, samples: Sequence[Any], ways: Sequence[Sequence[Way]], right: Any) -> Encoded:
-        """`right` is the number of each sample's class."""
+        """`right` is the number of each sample's class, or the numbers that say its classes."""
         sides: dict[str, Side] = {
             "text": [np.concatenate([np.array(way.ids, dtype=np.int32) for way in item]) for item in ways],
             "ways": [np.array([len(way.ids) for way in item], dtype=np.int32) for item in ways],
             "second": [np.array([way.second for way in item], dtype=np.int32) for item in ways],
-            "label": [np.array([number], dtype=np.int32) for number in right],
+            "label": [np.atleast_1d(np.array(number, dtype=np.int32)) for number in right],
         }
         cut = [sample for sample, item in zip(samples, ways, strict=True) if any(way.cut for way in item)]
         return Encoded(list(samples), sides, cut)
@@ -195,7 +196,7 @@ class Headed(Task):
         rows = list(rows)
         text, ways = encoded.sides["text"], encoded.sides["ways"]
         parts = [np.split(text[i], np.cumsum(ways[i])[:-1].astype(np.int64)) for i in rows]
-        labels = torch.tensor([int(encoded.sides["label"][i][0]) for i in rows])
+        labels = table_of([encoded.sides["label"][i] for i in rows])
         most = most_ways(encoded) if shape is not None else max(map(len, parts))
         none = np.zeros(0, dtype=np.int32)
         flat = [way for item in parts for way in (*item, *[none] * (most - len(item)))]
@@ -204,7 +205,8 @@ class Headed(Task):
         if shape is not None:
             sizes = shape.rooms[0], shape.longest[0], shape.documents
             x, offsets = pack(flat, *sizes, filler(config))
-            labels = F.pad(labels, (0, shape.documents // most - len(labels)), value=IGNORE)
+            rest = shape.documents // most - len(labels)
+            labels = torch.cat([labels, labels.new_full((rest, *labels.shape[1:]), IGNORE)])
             tables = {name: pack(table, *sizes)[0] for name, table in marks.items()}
             return Batch(x, labels=labels, offsets=offsets, most_marked=shape.documents, **typed(tables))
         x, lengths = pad(flat, filler(config))
@@ -231,7 +233,8 @@ class Headed(Task):
         if terms.auxiliary:
             if encodes(model.config):
                 raise SettingError("train.auxiliary is for decoders: an encoder says no next word. Set it to 0.")
-            total = total + terms.auxiliary * spoken(model.body, found, batch.labels != IGNORE).to(total.dtype)
+            asked = batch.labels.view(len(batch.labels), -1)[:, 0] != IGNORE
+            total = total + terms.auxiliary * spoken(model.body, found, asked).to(total.dtype)
         return total, count
 
     def weighed(self, model: Asked, encoded: Encoded) -> list[np.ndarray]:
@@ -244,10 +247,14 @@ class Headed(Task):
         with torch.inference_mode():
             for rows in plan.sequential():
                 batch = self.collate(encoded, rows, model.config).to(model.device)
-                chances = self.logits(model, batch).double().softmax(-1).cpu().numpy()
+                chances = self.chances(model, self.logits(model, batch).double()).cpu().numpy()
                 for row, values in zip(rows.tolist(), chances, strict=True):
                     found[row] = values[: len(encoded.sides["ways"][row])] if self.by_ways else values
         return found
+
+    def chances(self, model: Asked, logits: Tensor) -> Tensor:
+        """The probability of each class; they compete."""
+        return logits.softmax(-1)
 
     by_ways = False
     """whether the classes are the ways themselves"""
@@ -291,6 +298,16 @@ def most_ways(encoded: Encoded) -> int:
     return int(lengths_of(encoded.sides["ways"]).max(initial=1))
 
 
+def table_of(rows: Sequence[np.ndarray]) -> Tensor:
+    """(S,) the class of each sample; where a row is `[0, C, …]` (S, C): 1 where it has a label, and 0 where it has not."""
+    if len(rows[0]) == 1:
+        return torch.tensor([int(row[0]) for row in rows])
+    found = torch.zeros(len(rows), int(rows[0][1]), dtype=torch.long)
+    for number, row in enumerate(rows):
+        found[number, torch.from_numpy(row[2:].astype(np.int64))] = 1
+    return found
+
+
 def first_of(encoded: Encoded, most: int | None) -> Encoded:
     """The first so many samples."""
     sides: dict[str, Side] = {name: list(side)[:most] for name, side in encoded.sides.items()}
@@ -306,7 +323,9 @@ def numbered(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str]
             strange.setdefault(name, []).append(sample)
     if strange:
         first = next(iter(strange.values()))[0]
-        shown = ", ".join(f"'{name}' ({len(found):,} times)" for name, found in list(strange.items())[:5])
+        shown = ", ".join(
+            f"'{name}' ({len(found):,} time{'s'[: len(found) > 1]})" for name, found in list(strange.items())[:5]
+        )
         more = f" and {len(strange) - 5} others" if len(strange) > 5 else ""
         advice = f"It knows: {', '.join(list(labels)[:20])}{', …' if len(labels) > 20 else ''}. "
         advice += "Add samples of it to what is trained on, or leave it out here."

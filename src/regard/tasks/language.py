@@ -60,6 +60,7 @@ class Language(Task):
     spacious = True
     sample = Passage
     sides = ("text", "joint")
+    least = 1  # a passage has many words
     model = "gpt2-mini"
     usage = '"Once upon a time"'
 

@@ -48,6 +48,9 @@ BUDGET = 16_384
 SHOWN, BEGINNING = 3, 120
 """Samples whose words are asked for while training, and how many of their characters are given."""
 
+UNKNOWN = "not measured, as the validation data is of one document"
+"""Said of pairs where no text of another document can stand in the place of the successor."""
+
 SHORTEST = 8
 """tokens that a row has room for at least"""
 
@@ -68,11 +71,13 @@ class Mask(Task):
     metric = "loss"
     lowest = True
     sample = Passage
-    sides = ("text", "joint")
+    sides = ("text", "joint", "document")
+    counts = ("document",)
     model = "bert-mini"
     usage = '"The capital of [MASK] is Paris."'
     generates = False
     cuts = spacious = True
+    least = 1  # a passage has many words
 
     def entries(self, data: Sequence[str]) -> list[str]:
         """Folders too: all the text in them."""
@@ -121,7 +126,7 @@ class Mask(Task):
         words = Words(config.width, width, config.vocabulary, config.activation, config.eps)
         return HiddenHead(words, config.width, paired(config))
 
-    def how(self, text: Text, config: Any, longest: int, data: Data | None) -> Manner:
+    def how(self, text: Text, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Manner:
         data = data or Data()
         starts = text.starts_word if data.whole_words else None
         hide = Hiding(config.mask, ordinary(text, config), data.hidden, starts)
@@ -136,6 +141,7 @@ class Mask(Task):
         rows = text.encode([clean(sample.text) for sample in samples])
         joints = [(APART if s.torn else OPENS) if s.opens else TORN if s.torn else CONTINUES for s in samples]
         sides = {"text": _rows(rows), "joint": _rows([[joint] for joint in joints])}
+        sides["document"] = _rows([[sample.document] for sample in samples])
         return Encoded(list(samples), sides, [], self.how(text, config, longest, data))
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
@@ -196,7 +202,8 @@ class Mask(Task):
             "perplexity": round(_exp(loss / max(words, 1)), 2),
             "accuracy": round(100 * hits / max(words, 1), 2),
         }
-        scores |= {"follows_accuracy": round(100 * right / many, 2)} if many else {}
+        if many or paired(model.config):
+            scores["follows_accuracy"] = round(100 * right / many, 2) if many else UNKNOWN
         clean = DETOKENISERS[data.detokenise]
         shown = [_gapped(clean(sample.text), model) for sample in encoded.samples[:SHOWN]]
         said = iter(fill(model, [asked for asked, right in shown if right]))
@@ -221,6 +228,8 @@ class Mask(Task):
     def line(self, scores: Mapping[str, Any]) -> str:
         words = f"of hidden words perplexity {scores['perplexity']:8.2f}, {scores['accuracy']:5.2f} % found"
         follows = scores.get("follows_accuracy")
+        if isinstance(follows, str):
+            return f"{words}  pairs told apart: {follows}"
         return words if follows is None else f"{words}  {follows:5.2f} % of pairs told apart (50 by chance)"
 
     def said(self, given: str, answer: Answer) -> str:
@@ -255,14 +264,13 @@ def around(config: Any) -> int:
 
 
 def parts(encoded: Encoded) -> Parts:
-    """What stands together in each document. Where the beginning of one was taken out, what is left of it counts as part of
-    the one before: it is then never taken for another document."""
-    text, joint = encoded.sides["text"], encoded.sides["joint"]
-    assert isinstance(text, Rows) and isinstance(joint, Rows)
+    """What stands together in each document. What is left of one whose beginning was taken out is known by its number."""
+    text, joint, document = (encoded.sides[name] for name in ("text", "joint", "document"))
+    assert isinstance(text, Rows) and isinstance(joint, Rows) and isinstance(document, Rows)
     joints = np.asarray(joint.values)
     heads = np.flatnonzero(joints != CONTINUES)
     heads = heads if len(heads) and heads[0] == 0 else np.concatenate([[0], heads])
-    number = np.cumsum((joints == OPENS) | (joints == APART))[heads]
+    number = np.asarray(document.values)[heads]
     return np.stack([text.starts[heads], text.starts[np.append(heads[1:], len(joints))], number], axis=1)
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.data import unanswered
+from regard.data.files import Complain
 from regard.data.plan import Shape
 from regard.data.rows import Empty
 from regard.data.settings import Data
@@ -58,10 +60,14 @@ class SpanTask(Windowed):
     unit = "questions"
     metric = "f1"
     sample = Span
+    least = 20  # contexts, which have several questions each
     usage = '"a question<tab>its context"'
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Span | Empty]:
         return iterate_spans(data, columns)
+
+    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
+        return unanswered.spans(entry, columns, complain)
 
     def key(self, sample: Span) -> str:
         return sample.key
@@ -146,7 +152,7 @@ class SpanTask(Windowed):
                 here = logits[row][begin:-1]  # without the end mark
                 nothing = min(nothing, float(logits[row][0].sum()))
                 found += _best(here, places[first:], decode.length or LONGEST)
-            answers.append(_told(sample, found, nothing, decode, SILENT in model.identity.labels))
+            answers.append(_told(sample, found, nothing, threshold_of(model, decode)))
         return answers
 
     def score(
@@ -156,9 +162,11 @@ class SpanTask(Windowed):
         answers = self._answers(model, encoded, decode, most)
         said = [str(answer.extra["answers"][0]["value"]) for answer in answers]
         doubts = [float(answer.extra["doubt"]) for answer in answers]
-        silent = SILENT in model.identity.labels
-        found = measure(encoded.samples[:most], said, doubts if silent else None, decode.threshold)
-        scores: dict[str, float | str] = {name: round(value, 2) for name, value in found.items()}
+        threshold = threshold_of(model, decode)
+        found = measure(encoded.samples[:most], said, None if threshold is None else doubts, threshold or 0.0)
+        scores: dict[str, float | str] = {  # at a threshold that is rounded, others might be silent
+            name: value if name.endswith("threshold") else round(value, 2) for name, value in found.items()
+        }
         scores["samples"] = len(answers)
         if most is None:
             scores["each"] = each_word(encoded.samples, answers)
@@ -180,6 +188,13 @@ class SpanTask(Windowed):
             "reference": " | ".join(dict.fromkeys(sample.answers)) or "(nothing)",
             "probability": f"{answer.scores[0]:.3f}",
         }
+
+
+def threshold_of(model: Asked, decode: Decode) -> float | None:
+    """How much more nothing must be believed than an answer before it is said; None where something always is.
+
+    Published models do not say whether they have learnt to be silent: they are where a person names a threshold."""
+    return 0.0 if decode.threshold is None and SILENT in model.identity.labels else decode.threshold
 
 
 def answer_tokens(sample: Span, places: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
@@ -230,14 +245,14 @@ def _best(logits: np.ndarray, places: Sequence[tuple[int, int]], longest: int) -
     return [Place(score, places[first][0], places[last][1]) for score, first, last in found]
 
 
-def _told(sample: Span, found: Sequence[Place], nothing: float, decode: Decode, silent: bool) -> Answer:
+def _told(sample: Span, found: Sequence[Place], nothing: float, threshold: float | None) -> Answer:
     """The best of all windows. Probabilities are among those that were kept, and nothing where nothing may be said."""
     best: dict[tuple[int, int], float] = {}
     for place in found:
         key = place.first, place.last
         best[key] = max(best.get(key, -np.inf), place.score)
     order = sorted(best, key=lambda key: (-best[key], key))[:KEPT]
-    scores = np.array([best[key] for key in order] + [nothing] * silent)
+    scores = np.array([best[key] for key in order] + [nothing] * (threshold is not None))
     chances = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum() if len(scores) else scores
     doubt = nothing - best[order[0]] if order else 0.0
     listed: list[dict[str, Any]] = [
@@ -246,7 +261,7 @@ def _told(sample: Span, found: Sequence[Place], nothing: float, decode: Decode, 
     ] or [{"value": "", "start": 0, "end": 0, "probability": 0.0}]
     extra: dict[str, Any] = {"question": sample.question, "doubt": doubt}
     extra["answers"] = listed[:SHOWN]
-    if silent and doubt > decode.threshold:
+    if threshold is not None and doubt > threshold:
         return Answer("", (float(chances[-1]),), (), extra)
     return Answer(listed[0]["value"], (listed[0]["probability"],), (), {**extra, "start": listed[0]["start"]})
 

@@ -2,8 +2,8 @@
 
 Texts are compared in small letters, without punctuation, the articles a, an, the, and double blanks. Exact match asks
 whether all is the same; F1 counts words in common. Of several right answers the best counts. Where a set has questions
-without an answer, the rules of 2.0 hold: nothing is the right answer to those, and to no other; the score is told
-of both sorts, and a threshold decides when nothing is said.
+without an answer, or a model may say nothing, the rules of 2.0 hold: nothing is the right answer to those, and to no
+other; the score is told of both sorts, and a threshold decides when nothing is said.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def overlap_or_nothing(said: str, right: str) -> float:
 def measure(
     spans: Sequence[Span], said: Sequence[str], doubts: Sequence[float] | None = None, threshold: float = 0.0
 ) -> dict[str, float]:
-    """Shares of 100: `exact`, `f1`, and where some questions have no answer, those of both sorts.
+    """Shares of 100: `exact`, `f1`, and by the rules of 2.0 those of both sorts.
 
     `said` is the best text of each question, or nothing for "the context does not say". `doubts` are how much more that
     is believed than the text (the score of nothing less the text's): beyond the threshold nothing is said. The thresholds
     that would have been best are told with their scores; they are to be chosen on validation data."""
     _refuse_uneven(spans, said, doubts)
-    if all(span.possible for span in spans):
+    if doubts is None and all(span.possible for span in spans):
         right = [span.answers for span in spans]
         return _means(_best(said, right, exact), _best(said, right, overlap))
     possible = np.array([span.possible for span in spans])
@@ -85,7 +85,7 @@ def measure(
 
 
 def best_threshold(scores: Shares, doubts: Sequence[float], possible: NDArray[np.bool_]) -> tuple[float, float]:
-    """The mean score at the best threshold, and the threshold: the lowest of the best.
+    """The mean score at the best threshold, and the threshold: the lowest of the best, half-way to the next doubt.
 
     Questions are answered in the order of their doubt; those of equal doubt together, for no threshold divides them."""
     values = np.asarray(doubts, dtype=np.float64)
@@ -95,8 +95,15 @@ def best_threshold(scores: Shares, doubts: Sequence[float], possible: NDArray[np
     ends = np.flatnonzero(np.append(np.diff(values[order]) > 0, True))
     totals = np.append(0.0, gains[ends]) + np.sum(~possible)
     place = int(np.argmax(totals))
-    threshold = values[order][ends[place - 1]] if place else values.min() - 1.0
-    return float(totals[place]) / len(values), float(threshold)
+    edges = [values.min() - 2.0, *values[order][ends], values.max() + 1.0]
+    return float(totals[place]) / len(values), _half_way(float(edges[place]), float(edges[place + 1]))
+
+
+def _half_way(low: float, high: float) -> float:
+    """A number from `low` on and below `high`, with no more digits than it takes, but two."""
+    middle = low + (high - low) / 2
+    found = (round(middle, digits) for digits in range(2, 18))
+    return next((number for number in found if low <= number < high), low)
 
 
 def each_word(spans: Sequence[Span], answers: Sequence[Answer]) -> str:

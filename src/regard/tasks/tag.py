@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.data import unanswered
+from regard.data.files import Complain
 from regard.data.plan import Shape
 from regard.data.rows import Empty
 from regard.data.schemes import OUTSIDE, Scheme, convert, entities, parted
 from regard.data.schemes import labels as all_tags
 from regard.data.settings import Data
-from regard.data.tagged import COLUMNS, Tagged, iterate_tagged
+from regard.data.tagged import COLUMNS, CONLL, Tagged, iterate_tagged
 from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError
 from regard.inputs.rows import pack, pad
@@ -46,9 +48,13 @@ class Tag(Windowed):
     sample = Tagged
     usage = '"a sentence"'
     labelled = True
+    tables = (*CONLL, *unanswered.TABLES)
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Tagged | Empty]:
         return iterate_tagged(data, columns)
+
+    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
+        return unanswered.sentences(entry, columns, complain)
 
     def key(self, sample: Tagged) -> str:
         return "\0".join(sample.words)
@@ -70,7 +76,7 @@ class Tag(Windowed):
         kinds = {parts[1] for tag in labels if (parts := parted(tag)) is not None and parts[0] != OUTSIDE}
         return tuple(all_tags(kinds, scheme))
 
-    def pairing(self, samples: Sequence[Tagged], data: Data) -> str:
+    def pairing(self, samples: Sequence[Tagged], data: Data, train: Encoded) -> str:
         """The scheme that entities are spelt in."""
         return scheme_of((tag for sample in samples for tag in sample.tags), data)
 

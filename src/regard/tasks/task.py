@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
+from regard.data import unanswered
 from regard.data.entries import expand
+from regard.data.files import Complain
 from regard.data.plan import Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
 from regard.data.store import Rows
@@ -95,6 +97,8 @@ class Task:
     """the kind of its samples"""
     sides: ClassVar[tuple[str, ...]]
     """of its rows of ids"""
+    counts: ClassVar[tuple[str, ...]] = ()
+    """those of them that hold places and counts, which may be larger than any id"""
     model: ClassVar[str]
     """the preset that is trained when none is named"""
     spacious: ClassVar[bool] = False
@@ -115,8 +119,16 @@ class Task:
     """what its samples are made of: text or pictures. Bodies read one kind, and a task may have a form for each"""
     counted: ClassVar[str] = "tokens"
     """what the budget of a grain counts, and the log"""
+    least: ClassVar[int] = 100
+    """samples, or what they belong to, that are held out where there are enough: a score of fewer is rough"""
+    tables: ClassVar[tuple[str, ...]] = unanswered.TABLES
+    """suffixes of files that it is asked a row at a time; of others it is a line"""
     reader_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "tokenizer_config.json")
     """of a folder, where it keeps what turns samples into tensors"""
+
+    def some(self, count: int) -> str:
+        """So many samples, in words."""
+        return f"{count:,} {self.unit if count != 1 else self.unit.removesuffix('s')}"
 
     def entries(self, data: Sequence[str]) -> list[str]:
         """The files that paths and patterns stand for."""
@@ -125,6 +137,10 @@ class Task:
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Any]:
         """Samples one by one, and the places of rows that are left out (`Empty`)."""
         raise NotImplementedError
+
+    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
+        """What a file with columns asks: the line of each row and what `answer` takes, or None where it is blank."""
+        return unanswered.texts(entry, columns, complain)
 
     def key(self, sample: Any) -> str:
         """What must not stand on both sides of a split."""
@@ -178,6 +194,10 @@ class Task:
         """The reader of a fresh model, where nothing of it is learnt from the data; None where something is."""
         return None
 
+    def learnt(self, samples: Iterable[Any], config: Any, data: Data) -> Any:
+        """The reader of a fresh model, where it is learnt from samples that are no texts."""
+        raise NotImplementedError
+
     def about_reader(self, reader: Any) -> str:
         return f"{reader.size:,} tokens in the vocabulary"
 
@@ -201,8 +221,22 @@ class Task:
         """The system's config with those parts of the body that this task needs."""
         return config
 
-    def pairing(self, samples: Sequence[Any], data: Data) -> str:
-        """How the two texts of a sample are read together (`data.pair`), or what its tags spell; nothing where neither is."""
+    def pairing(self, samples: Sequence[Any], data: Data, train: Encoded) -> str:
+        """What a model must know of how it has learnt, in words (`Identity.pair`): how the two texts of a sample are read
+        together (`data.pair`), whether it may have several labels, or what its tags spell; nothing where none of it is.
+        `samples` are those of validation; of those to `train` on there are the rows."""
+        return ""
+
+    def read_manner(self, published: Mapping[str, Any], labels: Sequence[str]) -> str:
+        """The same as a published config says it."""
+        return ""
+
+    def write_manner(self, pair: str) -> dict[str, Any]:
+        """The keys by which a published config says it."""
+        return {}
+
+    def unsayable(self, labels: Sequence[str]) -> str:
+        """What no published layout can say of a model with these labels; empty when it can say all."""
         return ""
 
     def check(self, config: Any, tokens: int, data: Data) -> None:
@@ -226,7 +260,7 @@ class Task:
     ) -> Encoded:  # fmt: skip
         raise NotImplementedError
 
-    def how(self, text: Text, config: Any, longest: int, data: Data | None) -> Any:
+    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Any:
         """What batches of encoded samples are made by, where the samples themselves do not say it."""
         return None
 
@@ -279,6 +313,10 @@ class Task:
         """The task's own measures, and answers to the samples, or to the first `most`; `sums` is the loss on all of them."""
         raise NotImplementedError
 
+    def deciding(self, scores: Mapping[str, Any]) -> str:
+        """Which of these scores decides between two models."""
+        return self.metric
+
     def quick(self, decode: Decode) -> Decode:
         """How samples are answered while training: as a whole they are only at the end."""
         return replace(decode, beam=1, best=1, sample=False)
@@ -302,5 +340,6 @@ class Task:
         raise NotImplementedError
 
     def show(self, sample: Any, answer: Answer) -> str:
-        """The same as indented lines."""
-        return "".join(f"    {name}: {value}\n" for name, value in self.example(sample, answer).items())
+        """The same as indented lines, one for each value."""
+        rows = self.example(sample, answer).items()
+        return "".join(f"    {name}: {' ⏎ '.join(str(value).splitlines())}\n" for name, value in rows)

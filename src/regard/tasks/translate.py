@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data import unanswered
+from regard.data.files import Complain
 from regard.data.pairs import Empty, Pair, iterate_pairs
 from regard.data.plan import Plan, Shape
 from regard.data.settings import Data
@@ -37,6 +39,9 @@ class Translate(Task):
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
         return iterate_pairs(data, columns)
+
+    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
+        return unanswered.sources(entry, columns, complain)
 
     def key(self, sample: Pair) -> str:
         return sample.source

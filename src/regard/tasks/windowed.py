@@ -20,7 +20,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import Text
 from regard.tasks.asked import Asked
 from regard.tasks.heads import BUDGET, NO_TEXT, fitting, made_text
-from regard.tasks.marks import beside, filler, framed, typed
+from regard.tasks.marks import beside, between, filler, framed, typed
 from regard.tasks.task import Encoded, Side, Task, lengths_of
 from regard.waists import Batch
 
@@ -36,10 +36,6 @@ def windows(length: int, room: int, stride: int = 0) -> list[tuple[int, int]]:
         return [(0, length)]
     firsts = [*range(0, length - room, step), length - room]
     return [(first, first + room) for first in firsts]
-
-
-DIGIT = 2**15
-"""Numbers of a store have sixteen bits where the vocabulary is small: where a window begins is written in two digits."""
 
 
 class Window(NamedTuple):
@@ -59,6 +55,7 @@ class Windowed(Task):
     """Rows of ids: a window, where its second text begins, which sample it is of and what it begins with, what is asked."""
 
     sides = ("text", "second", "owner", "label")
+    counts = ("second", "owner", "label")
     model = "bert-mini"
     generates, cuts = False, True
 
@@ -99,7 +96,7 @@ class Windowed(Task):
         sides: dict[str, Side] = {
             "text": [np.array(row.ids, dtype=np.int32) for row in rows],
             "second": [np.array([row.second], dtype=np.int32) for row in rows],
-            "owner": [np.array([row.owner, *divmod(row.first, DIGIT)], dtype=np.int32) for row in rows],
+            "owner": [np.array([row.owner, row.first], dtype=np.int32) for row in rows],
             "label": [np.array(row.label, dtype=np.int32) for row in rows],
         }
         return Encoded(list(samples), sides, [])
@@ -113,12 +110,13 @@ class Windowed(Task):
         ids = [encoded.sides["text"][i] for i in rows]
         labels = self.labels_of([encoded.sides["label"][i] for i in rows], list(map(len, ids)), shape)
         seconds = [int(encoded.sides["second"][i][0]) for i in rows]
-        # a question sees all and is seen by all; without one, the first token
-        told, asks = beside(ids, seconds, [second or 1 for second in seconds], config), any(seconds)
+        # a question sees all and is seen by all, without the ends behind it; where there is none, the first token does
+        marked = [second - between(config) if second else 1 for second in seconds]
+        told, asks = beside(ids, seconds, marked, config), any(seconds)
         if shape is None:
             x, mask = pad(ids, filler(config))
             tables = {name: pad(table, 0)[0] for name, table in told.items()}
-            return Batch(x, mask, labels=labels, most_marked=max([1, *seconds]), **typed(tables))
+            return Batch(x, mask, labels=labels, most_marked=max(marked), **typed(tables))
         sizes = shape.rooms[0], shape.longest[0], shape.documents
         x, offsets = pack(ids, *sizes, filler(config))
         tables = {name: pack(table, *sizes)[0] for name, table in told.items()}
@@ -154,8 +152,7 @@ class Windowed(Task):
 
 def begins(encoded: Encoded, row: int) -> int:
     """The word or token of its sample that a row begins with."""
-    _, high, low = encoded.sides["owner"][row].tolist()
-    return int(high * DIGIT + low)
+    return int(encoded.sides["owner"][row][1])
 
 
 def rows_of(encoded: Encoded, most: int | None) -> list[list[int]]:

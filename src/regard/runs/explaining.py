@@ -1,0 +1,50 @@
+"""`explain`: what is explained, of arguments that may be files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.data.files import blocks, existing, refuse
+from regard.errors import DataError, RegardError
+from regard.runs.given import FILE_NAME
+from regard.tasks import Task
+
+STDIN = "-"
+LONGEST = 4096
+"""Letters that the name of a file may have."""
+
+
+def wholes(task: Task, inputs: Sequence[str]) -> list[str]:
+    """Texts as they are, the whole text of those that are files, and of standard input for `-`.
+
+    What looks like the name of a file is one, so that a misspelt one is not explained. Pictures are read by their task."""
+    if len(inputs) > 2:
+        raise RegardError(f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them.")
+    if list(inputs).count(STDIN) > 1:
+        raise RegardError("standard input (-) can be read once only: name a file for the other text.")
+    return list(inputs) if task.reads != "text" else [_whole(text) for text in inputs]
+
+
+def _whole(text: str) -> str:
+    if text == STDIN:
+        return _filled(sys.stdin.read(), "standard input")
+    if len(text) >= LONGEST or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
+        return text
+    path = existing(text)
+    if not Path(text).suffix:  # it could have been meant as a text
+        print(f"reading the file {text}", file=sys.stderr)
+    return _filled("".join(part for _, part in blocks(path, refuse)), text)
+
+
+def _filled(text: str, where: str) -> str:
+    try:
+        text.encode()  # a byte that is not UTF-8 arrives as half of a character
+    except UnicodeEncodeError as error:
+        raise DataError("is not UTF-8.", where, advice="Convert it with iconv.") from error
+    text = text.strip("\r\n")
+    if not text.strip():
+        raise DataError("is empty: there is nothing to explain.", where)
+    return text

@@ -1,0 +1,122 @@
+"""What `run` is given: arguments, lines of files, rows of tables, pictures, or lines of standard input."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.data.entries import expand
+from regard.data.files import Complain, lines
+from regard.data.rows import format_of
+from regard.data.walking import PICTURES, walk
+from regard.errors import DataError, RegardError
+from regard.tasks import Task
+
+FILE_NAME = re.compile(r"\S+\.(txt|tsv|tab|csv|jsonl|ndjson|json|parquet|pq|conll|conllu|gz)")
+"""An argument of this form is taken for a file, so that a misspelt one is not translated."""
+
+STDIN = "standard input"
+
+
+@dataclass(frozen=True)
+class Given:
+    """One input, and where it stands."""
+
+    value: Any
+    """what a task is asked; None where there is nothing to ask"""
+    place: str = ""
+    """nothing where it is an argument"""
+    problem: RegardError | None = None
+    """why it cannot even be read"""
+
+    def written(self) -> Any:
+        """The input as JSON says it."""
+        if is_dataclass(self.value):
+            known = ((field.name, getattr(self.value, field.name)) for field in fields(self.value))
+            return {name: value for name, value in known if name not in ("label", "path", "line")}
+        return "" if self.value is None else self.value
+
+
+def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Given]:
+    """Arguments as they are, the lines or rows of those that are files, or the lines of standard input.
+
+    A blank line is one with nothing to ask, but to tasks that answer it themselves."""
+    if columns and not any(_is_file(task, entry) for entry in inputs):
+        raise RegardError("--columns names columns of a file, and none is given.")
+    if task.reads == "pictures":
+        yield from map(Given, pictures(inputs or (line.rstrip("\r\n") for line in sys.stdin)))
+    elif not inputs:
+        yield from _piped(task)
+    else:
+        for entry in inputs:
+            if not _is_file(task, entry):
+                yield _asked(task, entry)
+            elif columns or format_of(entry) in task.tables:
+                yield from _rows(task, entry, columns)
+            else:
+                if not Path(entry).suffix:  # it could have been meant as a text
+                    print(f"reading the lines of the file {entry}", file=sys.stderr)
+                yield from _lines(task, entry)
+
+
+def pictures(inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    """The paths of pictures that paths, patterns and folders stand for, those of a folder in the order of their names."""
+    for entry in expand(inputs):
+        if not os.path.isdir(entry):
+            yield entry
+            continue
+        found = [item.path for item in walk(entry, PICTURES) if item.fits]
+        if not found:
+            raise DataError("holds no picture.", entry)
+        yield from found
+
+
+def _is_file(task: Task, text: str) -> bool:
+    if len(text) >= 4096:
+        return False
+    return os.path.isfile(text) or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.tables
+
+
+def _asked(task: Task, text: str, place: str = "") -> Given:
+    return Given(text if text.strip() or task.generates else None, place)
+
+
+def _piped(task: Task) -> Iterator[Given]:
+    if sys.stdin.isatty():
+        print("type one text a line; Ctrl-D ends", file=sys.stderr)
+    for number, line in enumerate(sys.stdin, start=1):
+        try:
+            line.encode()  # a byte that is not UTF-8 arrives as half of a character
+        except UnicodeEncodeError:
+            yield Given(None, STDIN, DataError("is not UTF-8.", STDIN, number, "Convert it with iconv."))
+            continue
+        yield _asked(task, line.rstrip("\r\n"), f"{STDIN}, line {number}")
+
+
+def _lines(task: Task, path: str) -> Iterator[Given]:
+    found: list[DataError] = []
+    complain: Complain = lambda kind, error: found.append(error)  # noqa: E731 - others are answered
+    for number, text in lines(path, complain):
+        yield Given(None, path, found.pop()) if found else _asked(task, text, f"{path}, line {number}")
+        found.clear()
+
+
+def _rows(task: Task, path: str, columns: Mapping[str, str] | None) -> Iterator[Given]:
+    """In their order: what is complained of is heard before it, or with others that are read together."""
+    found: list[DataError] = []
+
+    def complain(kind: str, error: DataError) -> None:
+        if kind == "header":
+            raise error
+        found.append(error)
+
+    for number, value in task.inputs_of(path, columns, complain):
+        while found and (found[0].line or 0) <= number:
+            yield Given(None, path, found.pop(0))
+        yield Given(value, f"{path}, line {number}")
+    yield from (Given(None, path, error) for error in found)

@@ -1,0 +1,222 @@
+"""`regard run` on files: tables as they are trained on, blank and bad lines, texts that are cut."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from encoders import encoder
+from regard.model import Model
+from regard.runs.given import given, pictures
+from regard.tasks import TASKS
+from test_cli import Cli
+from test_cli import cli as cli
+from writings import STORY
+
+TEXTS = ["the cat sat", "a dog is on the mat", "cats on the mat"]
+
+
+def made(task: str, tmp: Path, labels: tuple[str, ...] = (), pair: str = "") -> tuple[Path, Model]:
+    from dataclasses import replace
+
+    model = encoder(task, [STORY, *TEXTS], labels, vocabulary=200)
+    model.identity = replace(model.identity, pair=pair)
+    return model.save(tmp / task), model
+
+
+def rows(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# -- tables
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("a.tsv", "sentence\tlabel\n" + "".join(f"{t}\tgood\n" for t in TEXTS), ()),
+        ("a.tsv", "".join(f"{t}\tgood\n" for t in TEXTS), ()),
+        ("a.tsv", "id\ttext\n" + "".join(f"7\t{t}\n" for t in TEXTS), ()),
+        ("a.csv", "text\n" + "".join(f'"{t}"\n' for t in TEXTS), ()),
+        ("a.csv", "what,body\n" + "".join(f'x,"{t}"\n' for t in TEXTS), ("text=body",)),
+        ("a.csv", "".join(f"{t},no\n" for t in TEXTS), ("text=0", "label=1")),
+        ("a.jsonl", "".join(json.dumps({"review": t, "label": 1}) + "\n" for t in TEXTS), ()),
+        ("a.jsonl", "".join(json.dumps({"review": t}) + "\n" for t in TEXTS), ()),
+        ("a.txt", "".join(f"{t}\tgood\n" for t in TEXTS), ("text=0",)),
+        ("a.txt", "".join(f"{t}\n" for t in TEXTS), ()),
+    ],
+)
+def test_a_classifier_answers_every_form_of_table_it_is_trained_on(
+    cli: Cli, tmp_path: Path, name: str, content: str, columns: tuple[str, ...]
+) -> None:
+    folder, model = made("classify", tmp_path, ("bad", "good"))
+    Path(name).write_text(content)
+    done = cli("run", folder, name, "--json", *(("--columns", *columns) if columns else ()))
+    assert done.code == 0 and done.err == ""
+    assert [row["input"] for row in rows(done.out)] == TEXTS
+    right = model.answer(TEXTS)
+    for row, answer in zip(rows(done.out), right, strict=True):
+        assert row["value"] == answer.value and row["scores"] == pytest.approx(answer.scores, abs=1e-6)
+    assert len(cli("run", folder, name, *(("--columns", *columns) if columns else ())).out.splitlines()) == 3
+
+
+def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) -> None:
+    folder, model = made("classify", tmp_path, ("same", "other"), "ordered")
+    Path("a.tsv").write_text("text\tpair\tlabel\nthe cat\ta dog\tsame\n")
+    Path("b.txt").write_text("the cat\ta dog\n")
+    for file in ("a.tsv", "b.txt"):
+        (row,) = rows(cli("run", folder, file, "--json").out)
+        assert row["scores"] == pytest.approx(model.answer(("the cat", "a dog")).scores, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.conll", "the O\ncat B-X\n\n-DOCSTART- O\n\na O\ndog I-X\n"),
+        ("a.conll", "the\ncat\n\na\ndog\n"),
+        ("a.tsv", "the\tO\ncat\tO\n\na\tO\ndog\tO\n"),
+        ("a.tsv", "words\ttags\nthe cat\tO O\na dog\tO O\n"),
+        ("a.jsonl", '{"tokens": ["the", "cat"]}\n{"tokens": ["a", "dog"], "tags": 7}\n'),
+    ],
+)
+def test_a_tagger_answers_words_with_or_without_tags(cli: Cli, tmp_path: Path, name: str, content: str) -> None:
+    folder, model = made("tag", tmp_path, ("O", "B-X", "I-X"))
+    Path(name).write_text(content)
+    found = rows(cli("run", folder, name, "--json").out)
+    assert [row["input"] for row in found] == [["the", "cat"], ["a", "dog"]]
+    assert [row["value"] for row in found] == [answer.value for answer in model.answer([["the", "cat"], ["a", "dog"]])]
+
+
+def test_questions_are_answered_from_squads_json_and_tables_whatever_their_answers(cli: Cli, tmp_path: Path) -> None:
+    folder, model = made("span", tmp_path)
+    asked = {"question": "who sat", "answers": [{"text": "not there", "answer_start": 3}]}
+    whole = {"data": [{"title": "x", "paragraphs": [{"context": TEXTS[1], "qas": [asked, {"question": "where"}]}]}]}
+    Path("a.json").write_text(json.dumps(whole))
+    Path("b.tsv").write_text(f"question\tcontext\nwho sat\t{TEXTS[1]}\nwhere\t{TEXTS[1]}\n")
+    wanted = [a.value for a in model.answer([("who sat", TEXTS[1]), ("where", TEXTS[1])])]
+    for file in ("a.json", "b.tsv"):
+        done = cli("run", folder, file, "--json")
+        assert done.code == 0 and [row["value"] for row in rows(done.out)] == wanted
+
+
+def test_choices_come_from_the_table_without_a_label(cli: Cli, tmp_path: Path) -> None:
+    folder, model = made("choose", tmp_path)
+    Path("a.jsonl").write_text('{"context": "the cat", "choices": ["sat", "is"]}\n')
+    Path("b.csv").write_text("context,choice0,choice1,label\nthe cat,sat,is,7\n")
+    right = model.choose("the cat", ["sat", "is"])
+    for file in ("a.jsonl", "b.csv"):
+        (row,) = rows(cli("run", folder, file, "--json").out)
+        assert row["value"] == right.value
+        assert row["input"] == {"context": "the cat", "question": "", "choices": ["sat", "is"]}
+
+
+@pytest.mark.parametrize(
+    "content", ["source\ttarget\nthe cat\tx\n", "the cat\tx y\n", "Anchor\tpositive\nthe cat\tx\n"]
+)
+def test_vectors_are_of_the_first_texts_of_pairs(cli: Cli, tmp_path: Path, content: str) -> None:
+    folder, model = made("embed", tmp_path)
+    Path("a.tsv").write_text(content)
+    (row,) = rows(cli("run", folder, "a.tsv", "--json").out)
+    assert row["input"] == "the cat" and row["value"] == pytest.approx(model.answer("the cat").value, abs=1e-6)
+
+
+# -- blank and bad lines
+
+
+def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: Path) -> None:
+    folder, model = made("classify", tmp_path, ("same", "other"), "ordered")
+    pair = "the cat\ta dog"
+    Path("a.txt").write_bytes(
+        f"{pair}\nonly one\n\n{pair}\ncaf".encode() + b"\xe9\tx\n" + f"{pair}\nonly two\n".encode()
+    )
+    done = cli("run", folder, "a.txt")
+    lines = done.out.splitlines()
+    assert done.code == 2 and len(lines) == 7
+    assert [bool(line) for line in lines] == [True, False, False, True, False, True, False]
+    assert lines[0] == lines[3] == lines[5] == model.task.said(pair, model.answer(("the cat", "a dog")))
+    assert "a.txt, line 2: " in done.err and "a.txt, line 5: is not UTF-8" in done.err
+    assert "the same at a.txt, line 7" in done.err and "3 of 7 inputs were not answered" in done.err
+    found = rows(cli("run", folder, "a.txt", "--json").out)
+    assert [row["value"] is None for row in found] == [not line for line in lines]
+    assert "problem" in found[1] and "problem" not in found[2] and "problem" in found[4]
+
+
+def test_a_bad_row_of_a_table_stands_in_its_place(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("classify", tmp_path, ("bad", "good"))
+    Path("a.csv").write_text("text,label\nthe cat,x\nthe dog\n\nthe mat,x\n")
+    done = cli("run", folder, "a.csv")
+    assert done.code == 2 and [bool(line) for line in done.out.splitlines()] == [True, False, False, True]
+    assert "a.csv, line 3: 1 column was found" in done.err
+
+
+def test_blank_lines_alone_are_no_fault(cli: Cli, tmp_path: Path) -> None:
+    for task, labels in (("classify", ("a", "b")), ("tag", ("O", "B-X")), ("embed", ()), ("mask", ())):
+        folder, _ = made(task, tmp_path, labels)
+        done = cli("run", folder, stdin="the [MASK] sat\n\n   \nthe [MASK]\n")
+        assert done.code == 0 and "\n\n" in done.out, task
+
+
+def test_what_holds_for_every_line_is_said_once(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("classify", tmp_path)
+    done = cli("run", folder, stdin="a\nb\nc\n")
+    assert done.code == 2 and done.err.count("has not learnt to classify") == 1
+
+
+# -- hints
+
+
+def test_texts_that_were_cut_are_counted(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("classify", tmp_path, ("bad", "good"))
+    done = cli("run", folder, "the cat", "the cat " * 40, "a dog " * 40)
+    assert done.code == 0 and done.err == "2 of 3 inputs were longer than this model reads, and cut in their middle\n"
+
+
+def test_a_gap_given_to_a_model_that_fills_none_is_told(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("embed", tmp_path)
+    assert "mask" in cli("run", folder, "the [MASK] sat", "a [MASK]").err and cli("run", folder, "the cat").err == ""
+    assert cli("run", made("mask", tmp_path)[0], "the [MASK] sat").err == ""
+
+
+def test_searching_with_a_classifier_is_told_to_mean_little(cli: Cli, tmp_path: Path) -> None:
+    Path("a.txt").write_text("the cat\n")
+    folder, _ = made("classify", tmp_path, ("bad", "good"))
+    assert "was made to classify" in cli("run", folder, "x", "--among", "a.txt").err
+    assert "was made to" not in cli("run", made("embed", tmp_path)[0], "x", "--among", "a.txt").err
+
+
+# -- pictures
+
+
+def test_pictures_are_paths_and_folders_give_theirs_in_order(tmp_path: Path) -> None:
+    for name in ("b.png", "a.JPG", "notes.txt", "in/c.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = [Path(path).name for path in pictures([str(tmp_path / "x.png"), str(tmp_path)])]
+    assert found == ["x.png", "a.JPG", "b.png", "c.png"]
+
+    class Seen(type(TASKS["classify"])):  # type: ignore[misc]
+        reads = "pictures"
+
+    assert [one.value for one in given(Seen(), [str(tmp_path / "*.png")])] == [str(tmp_path / "b.png")]
+
+
+# -- what else a run says
+
+
+def test_explain_takes_choices_and_only_where_something_is_chosen(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("choose", tmp_path)
+    done = cli("explain", folder, "the cat", "--choices", "sat|is", "--out", "a.json")
+    assert done.code == 0 and json.loads(Path("a.json").read_text())["probabilities"][1]["value"] in ("sat", "is")
+    other, _ = made("embed", tmp_path)
+    assert "a model that chooses" in cli("explain", other, "the cat", "--choices", "a|b").err
+    assert '--choices "one answer|another"' in cli("run", folder, "the cat").err
+
+
+def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> None:
+    from regard.runs.progress import glimpse, rough
+
+    assert glimpse("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
+    assert "scores of 1 text are rough" in rough(TASKS["classify"], 1)
+    assert "5.0 points" in rough(TASKS["tag"], 20) and not rough(TASKS["tag"], 100) and not rough(TASKS["mask"], 3)
