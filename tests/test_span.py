@@ -17,11 +17,13 @@ from headed import train
 from regard.data.plan import Packs
 from regard.data.settings import Data
 from regard.data.spans import Span
+from regard.decode.settings import Decode
 from regard.errors import RegardError
 from regard.runs.evaluating import evaluate
 from regard.tasks import TASKS
 from regard.tasks.span import SILENT, answer_tokens
 from regard.tasks.windowed import begins
+from regard.waists import Answer
 from tiny import gradients, near
 
 TASK = TASKS["span"]
@@ -147,6 +149,19 @@ def test_what_is_no_question_is_refused(wrong: Any) -> None:
     model = encoder("span", TEXTS)
     with pytest.raises(RegardError, match="question"):
         model.answer([wrong])
+
+
+def test_the_threshold_that_is_told_is_not_rounded_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = encoder("span", TEXTS, (SILENT,), length=48)
+    samples, doubts = [span("who sat", "cat"), span("what did who say")], (1.2341, 1.2342)
+    answers = [Answer("cat", (1.0,), (), {"answers": [{"value": "cat"}], "doubt": doubt}) for doubt in doubts]
+    monkeypatch.setattr(type(TASK), "_answers", lambda *_: answers)
+    scores, _ = TASK.score(model, encoded_of(model, samples), Decode(), Data(), None)
+    assert scores["best_exact"] == 100 and doubts[0] <= scores["best_exact_threshold"] < doubts[1]
+    again, _ = TASK.score(
+        model, encoded_of(model, samples), Decode(threshold=scores["best_exact_threshold"]), Data(), None
+    )
+    assert again["exact"] == 100
 
 
 def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:

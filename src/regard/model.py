@@ -275,7 +275,8 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     if layout not in LAYOUTS:
         raise UnknownName("layout", layout, LAYOUTS)
     system, config = model.identity.system, model.config
-    labels = model.identity.labels  # others' are ours alone: span's says that it may be silent
+    # others' are ours alone: that of span says that it may be silent
+    labels = model.identity.labels if model.task.labelled else ()
     if reason := unsayable(model):
         raise WeightsError(reason)
     tensors = system.dress(config, system.names.write(model.weights()))
