@@ -78,7 +78,9 @@ class Pictured(Task):
     # -- samples
 
     def key(self, sample: Picture) -> str:
-        return sample.source if not sample.content else f"{sample.path}#{sample.line}"
+        """Its name and size, wherever it lies; what lies in a table and has no name is known by its row."""
+        name = os.path.basename(sample.source) or str(sample.line)
+        return f"{sample.label}\0{name}\0{_bytes(sample)}"
 
     def texts(self, samples: Iterable[Picture]) -> Iterator[str]:
         """Names, sizes and classes: thousands of files are not read to know them again."""
