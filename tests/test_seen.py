@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 import regard
 from headed import train
+from regard.cli import main
 from regard.data.album import Album
 from regard.data.plan import Even
 from regard.errors import RegardError
@@ -230,6 +232,27 @@ def test_pixels_are_told_apart(tmp_path: Path) -> None:
     answer = model.answer(str(data / "images" / "0.png"))
     assert set(answer.value) <= {"sky", "ground"} and answer.extra["mask"].shape == (32, 32)
     assert model.explain(str(data / "images" / "0.png")).save(tmp_path / "why.png").exists()
+    left = model.task.leave("one", answer, tmp_path)
+    assert np.array_equal(np.asarray(Image.open(left["mask"])), answer.extra["mask"]) and Path(left["picture"]).exists()
+
+
+def test_answers_that_are_pictures_are_left_as_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = landscape(tmp_path / "data", 12, depth=True)
+    train("depth", data, tmp_path / "run", *TINY, "train.steps=2", "train.every=2", model="dpt-small")
+    for more in ([], ["--json"]):
+        words = ["run", str(tmp_path / "run"), str(data / "images"), "--out", str(tmp_path / "out of it"), *more]
+        monkeypatch.setattr(sys, "argv", ["regard", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = capsys.readouterr().out.splitlines()
+        assert stop.value.code == 0 and len(said) == 12
+    row = json.loads(said[0])
+    depth = np.load(row["files"]["array"])
+    millimetres = np.asarray(Image.open(row["files"]["millimetres"]))
+    assert depth.shape == millimetres.shape == (32, 32) and np.abs(1000 * depth - millimetres).max() <= 0.5
+    assert len(list((tmp_path / "out of it").iterdir())) == 36
 
 
 @pytest.mark.parametrize("metric", [True, False])

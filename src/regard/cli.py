@@ -162,6 +162,9 @@ def run(
         int | None, typer.Option("--best", min=1, help="How many of them; 5 if not said.", show_default=False)
     ] = None,
     columns: Columns = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder for answers that are pictures; 'answers' if not said.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
     """Answer texts, lines or rows of files, or standard input, in their order. Exit code 2: some were not answered."""
@@ -188,7 +191,7 @@ def run(
         failed = asking.choose(model, inputs or [], choices.split("|"), json)
     else:
         decode = told(model.identity.decode, said.get("decode", {}))
-        failed = asking.ask(model, inputs or [], decode, json, CHUNK, named(columns) or None)
+        failed = asking.ask(model, inputs or [], decode, json, CHUNK, named(columns) or None, out)
     raise typer.Exit(2 if failed else 0)
 
 

@@ -34,8 +34,10 @@ PLACES = 5
 class Said:
     """Prints answers, and says on standard error what became of the inputs."""
 
-    def __init__(self, model: Model, inputs: Sequence[str], as_json: bool) -> None:
-        self.model, self.as_json = model, as_json
+    def __init__(self, model: Model, inputs: Sequence[str], as_json: bool, folder: Path | None = None) -> None:
+        """`folder`: where answers that are pictures are left."""
+        self.model, self.as_json, self.folder = model, as_json, folder or Path("answers")
+        self.left: set[str] = set()
         self.alone = not inputs and sys.stdin.isatty()
         """a person types, and waits for an answer to each line"""
         self.only = len(inputs) == 1
@@ -48,6 +50,8 @@ class Said:
         """`several`: others are answered beside it."""
         self.total += 1
         self.cut += bool(answer.extra.get("cut"))
+        if self.model.task.paints:
+            return self._painted(one, answer)
         if self.as_json:
             row = {"input": one.written(), "value": answer.value, "scores": answer.scores, "tokens": answer.tokens}
             _print_json({**row, **answer.extra})
@@ -61,6 +65,19 @@ class Said:
         print(self.model.task.said(one.value, answer), flush=True)
         if self.model.task.spacious and several:
             print(flush=True)
+
+    def _painted(self, one: Given, answer: Answer) -> None:
+        name, number = Path(str(one.value)).stem, 1
+        while name in self.left:  # pictures of one name from several folders
+            number += 1
+            name = f"{Path(str(one.value)).stem}-{number}"
+        self.left.add(name)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = self.model.task.leave(name, answer, self.folder)
+        if self.as_json:
+            _print_json({"input": one.written(), "value": answer.value, "files": files})
+        else:
+            print(self.model.task.said(one.value, answer), *files.values(), sep="\t", flush=True)
 
     def nothing(self, one: Given, problem: RegardError | None) -> None:
         """A blank input, or one that has a problem."""
@@ -124,12 +141,12 @@ def counted(some: int, total: int) -> str:
 
 def ask(
     model: Model, inputs: Sequence[str], decode: Decode, as_json: bool, chunk: int,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None, folder: Path | None = None,
 ) -> int:  # fmt: skip
     """Print what is answered; `chunk` inputs are answered together, but one at a time to a person who types.
 
     Returns how many could not be answered."""
-    asked, said = given(model.task, inputs, columns), Said(model, inputs, as_json)
+    asked, said = given(model.task, inputs, columns), Said(model, inputs, as_json, folder)
     if not as_json and sys.stdout.isatty() and model.task.streams(decode) and (said.alone or said.only):
         return _stream(model, asked, decode)
     done = 0

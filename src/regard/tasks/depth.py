@@ -45,6 +45,7 @@ class Depth(Mapped):
     columns = ("image", "depth")
     metric = "abs_rel"
     lowest = True
+    paints = True
     model = "dpt-small"
     beside, kind, unknown = "depth", np.float32, 0.0
 
@@ -119,6 +120,25 @@ class Depth(Mapped):
         ]
         return [draw_depths(rows, folder / "depths.png").name] if rows else []
 
+    def leave(self, name: str, answer: Answer, folder: Path) -> dict[str, str]:
+        """The map in colours with a scale, and as numbers: an array, and of metres millimetres as a PNG of 16 bits too."""
+        from PIL import Image
+
+        from regard.draw.overlay import Measured, draw_depths
+        from regard.draw.paper import write_whole
+
+        depth, relative = answer.extra["depth"], answer.extra["unit"] != METRIC
+        sample = Measured(answer.extra["picture"], depth, name=name)
+        found = {"picture": str(draw_depths([sample], folder / f"{name}.seen.png", relative=relative))}
+        array = write_whole(folder / f"{name}.npy", lambda to: _save(to, depth))
+        found["array"] = str(array)
+        if not relative:
+            image = Image.fromarray(np.clip(np.rint(1000 * depth), 0, 65535).astype(np.uint16))
+            found["millimetres"] = str(
+                write_whole(folder / f"{name}.depth.png", lambda to: image.save(to, format="PNG"))
+            )
+        return found
+
     def said(self, given: Any, answer: Answer) -> str:
         value = answer.value
         return f"{given}\t{value['low']} to {value['high']} {value['unit']}, median {value['median']}"
@@ -126,3 +146,8 @@ class Depth(Mapped):
     def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
         value = answer.value
         return {"picture": sample.source, "answer": f"{value['low']} to {value['high']} {value['unit']}"}
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    with path.open("wb") as file:
+        np.save(file, values)

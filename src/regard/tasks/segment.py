@@ -47,6 +47,7 @@ class Segment(Mapped):
     metric = "miou"
     model = "dpt-small"
     labelled = True
+    paints = True
     beside, kind, unknown = "mask", np.uint8, float(VOID)
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
@@ -151,6 +152,22 @@ class Segment(Mapped):
             return []
         rows = [Segmented(one["picture"], one["mask"], one["right"], Path(of.source).name) for of, one in shown]
         return [draw_classes(rows, shown[0][1]["labels"], folder / "masks.png", void=VOID).name]
+
+    def leave(self, name: str, answer: Answer, folder: Path) -> dict[str, str]:
+        """The classes over the picture, and the mask as a PNG of their numbers, painted in the same colours."""
+        from PIL import Image
+
+        from regard.draw.overlay import Segmented, class_colours, draw_classes
+        from regard.draw.paper import write_whole
+
+        mask, labels = answer.extra["mask"], answer.extra["labels"]
+        seen = draw_classes(
+            [Segmented(answer.extra["picture"], mask, name=name)], labels, folder / f"{name}.classes.png"
+        )
+        image = Image.fromarray(mask)  # numbers of classes, which a palette gives their colours
+        image.putpalette([part for colour in class_colours(len(labels)) for part in colour])
+        kept = write_whole(folder / f"{name}.mask.png", lambda to: image.save(to, format="PNG"))
+        return {"picture": str(seen), "mask": str(kept)}
 
     def said(self, given: Any, answer: Answer) -> str:
         return "\t".join([str(given), *(f"{name} {100 * share:.1f} %" for name, share in answer.value.items())])

@@ -115,6 +115,8 @@ class Task:
     """whether what is too long is cut, and not skipped"""
     cut: ClassVar[str] = "in their middle"
     """where it is cut"""
+    paints: ClassVar[bool] = False
+    """whether answers are pictures, which are left as files"""
     reads: ClassVar[str] = "text"
     """what its samples are made of: text or pictures. Bodies read one kind, and a task may have a form for each"""
     counted: ClassVar[str] = "tokens"
@@ -330,6 +332,10 @@ class Task:
     def draw(self, folder: Path, samples: Sequence[Any], answers: Sequence[Answer]) -> list[str]:
         """Pictures of the answers to all samples, left in a run's folder; their names."""
         return []
+
+    def leave(self, name: str, answer: Answer, folder: Path) -> dict[str, str]:
+        """Of tasks that paint: the answer as files of this name in a folder, a picture and data; paths by what they are."""
+        return {}
 
     def said(self, given: Any, answer: Answer) -> str:
         """An answer as a person reads it on a terminal."""
