@@ -267,3 +267,24 @@ def test_distances_are_learnt(tmp_path: Path, metric: bool) -> None:
     assert (tmp_path / "run" / "depths.png").exists()
     answer = regard.load(tmp_path / "run").answer(str(data / "images" / "1.png"))
     assert answer.value["unit"] == ("metres" if metric else "nearness") and answer.extra["depth"].shape == (32, 32)
+
+
+def test_pictures_are_drawn_and_completed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = paint(tmp_path / "data", 24, side=16)
+    train(
+        "draw", data, tmp_path / "run", "model.size=8", "model.colours=4", "model.width=16", "model.depth=1", "model.heads=2",
+        "train.steps=4", "train.images=8", "train.every=4", "data.share=0.2", "train.precision=float32", "data.workers=0",
+        model="imagegpt-mini",
+    )  # fmt: skip
+    assert (tmp_path / "run" / "completions.png").exists()
+    found = []
+    for asked in ([], [str(next((data / "left").iterdir()))]):
+        words = ["run", str(tmp_path / "run"), *asked, "--out", str(tmp_path / "out"), "--json"]
+        monkeypatch.setattr(sys, "argv", ["regard", *words])
+        with pytest.raises(SystemExit):
+            main()
+        found.append(json.loads(capsys.readouterr().out)["files"])
+    assert np.asarray(Image.open(found[0]["picture"])).shape == (8, 8, 3) and "sheet" not in found[0]
+    assert Path(found[1]["picture"]).exists() and Path(found[1]["sheet"]).exists()

@@ -67,7 +67,7 @@ class Said:
             print(flush=True)
 
     def _painted(self, one: Given, answer: Answer) -> None:
-        name, number = Path(str(one.value)).stem, 1
+        name, number = Path(str(one.value)).stem or "picture", 1
         while name in self.left:  # pictures of one name from several folders
             number += 1
             name = f"{Path(str(one.value)).stem}-{number}"

@@ -48,7 +48,9 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
     A blank line is one with nothing to ask, but to tasks that answer it themselves."""
     if columns and not any(_is_file(task, entry) for entry in inputs):
         raise RegardError("--columns names columns of a file, and none is given.")
-    if task.reads == "pictures":
+    if task.unprompted and not inputs:
+        yield Given("")
+    elif task.reads == "pictures":
         yield from map(Given, pictures(inputs or (line.rstrip("\r\n") for line in sys.stdin)))
     elif not inputs:
         yield from _piped(task)

@@ -24,6 +24,7 @@ from regard.data.settings import Data
 from regard.data.store import Rows
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
+from regard.draw.overlay import save_picture
 from regard.draw.pictures import Line, Shown, contact_sheet, grid, hidden
 from regard.errors import RegardError, SettingError
 from regard.inputs.palette import FILE, Palette
@@ -58,6 +59,8 @@ class Painting(Pictured):
     sides = ("colours",)
     model = "imagegpt-mini"
     generates = True
+    paints = True
+    unprompted = True
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
         return iterate_plain(data, columns)
@@ -193,6 +196,22 @@ class Painting(Pictured):
             made.append(contact_sheet(grid([*map(Shown, whole)]), folder / "drawn.png", title).name)
         return made
 
+    def leave(self, name: str, answer: Answer, folder: Path) -> dict[str, str]:
+        """Each picture pixel by pixel, and of a completion the sheet with what was given."""
+        many = len(answer.extra["pictures"])
+        names = [f"{name}.drawn.png" if many == 1 else f"{name}.drawn-{n}.png" for n in range(1, many + 1)]
+        found = {
+            f"picture {n}" if many > 1 else "picture": str(save_picture(picture, folder / file))
+            for n, (picture, file) in enumerate(zip(answer.extra["pictures"], names, strict=True), 1)
+        }
+        if answer.extra["given"] is not None:
+            found["sheet"] = str(draw_completions([answer], folder / f"{name}.completed.png"))
+        return found
+
+    def said(self, given: Any, answer: Answer) -> str:
+        bits = ", ".join(f"{value:.3f}" for value in answer.extra["bits_per_pixel"])
+        return f"{given or 'from nothing'}\t{answer.value}, {bits} bits a pixel"
+
     def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
         bits = answer.extra["bits_per_pixel"][0]
         where = sample.source or f"{sample.path}, row {sample.line}"
@@ -245,7 +264,7 @@ def some(samples: Iterable[Any], most: int, seed: int = 0) -> list[Any]:
 
 
 def _begun(item: Any, palette: Palette) -> Begun:
-    if item is None:
+    if item is None or (isinstance(item, str) and not item):
         return Begun()
     size = palette.side
     rows = size // 2

@@ -115,6 +115,8 @@ class Task:
     """whether what is too long is cut, and not skipped"""
     cut: ClassVar[str] = "in their middle"
     """where it is cut"""
+    unprompted: ClassVar[bool] = False
+    """whether there is an answer to nothing: "" then"""
     paints: ClassVar[bool] = False
     """whether answers are pictures, which are left as files"""
     reads: ClassVar[str] = "text"
