@@ -263,7 +263,7 @@ def test_a_file_of_the_bare_body_is_read_under_its_prefix() -> None:
     [
         ({"add_projection": True}, "add_projection"),
         ({"qkv_bias": False}, "qkv_bias"),
-        ({"image_size": [64, 96]}, "both must be equal"),
+        ({"image_size": [64, 96]}, "both sides must be equal"),
         ({"hidden_act": "silu"}, "hidden_act"),
         ({"head_in_index": 0}, "head_in_index"),
         ({"backbone_config": {"model_type": "dinov2"}}, "dinov2"),

@@ -152,7 +152,7 @@ def test_a_preset_has_the_parameters_it_says_and_settings_that_exist(preset: str
     for task in (*hybrid.SYSTEM.tasks, "nothing"):
         recipe = hybrid.SYSTEM.recipe(found, task)
         assert set(recipe) == {"train"} and set(recipe["train"]) <= known
-    for further in hybrid.FURTHER.values():
+    for further in hybrid.SYSTEM.further.values():
         assert set(further) == {"train"} and set(further["train"]) <= known
 
 

@@ -251,7 +251,7 @@ def test_recipes_name_settings_that_exist(preset: str) -> None:
     for task in (*vit.SYSTEM.tasks, "nothing"):
         recipe = vit.SYSTEM.recipe(vit.PRESETS[preset], task)
         assert set(recipe) == {"train"} and set(recipe["train"]) <= known
-    for further in vit.FURTHER.values():
+    for further in vit.SYSTEM.further.values():
         assert set(further) == {"train"} and set(further["train"]) <= known
 
 

@@ -25,6 +25,8 @@ from regard.errors import DataError, UnknownName
 from regard.raster import Colour
 
 FILES = ("classes.json", "classes.txt")
+ABOVE = 3
+"""Folders that such a file may lie in: that of the masks, and two above it."""
 VOID = 255
 """What stands in a numbered mask where nothing is to be learnt; so there are 255 classes at most."""
 VOIDS = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "don't care", "dontcare")
@@ -78,20 +80,21 @@ class Classes:
 def find_classes(entries: Sequence[str]) -> Classes | None:
     """As a file says it that lies beside the masks, or beside the table; None where there is none."""
     for entry in entries:
-        for folder in _folders(entry):
-            for name in FILES:
-                if os.path.isfile(os.path.join(folder, name)):
-                    return read_classes(os.path.join(folder, name))
+        sides = folders_of(entry, "mask")
+        folder = os.path.dirname(os.path.expanduser(entry)) if sides is None else sides[1]
+        if (found := classes_in(os.path.abspath(folder), 1 if sides is None else ABOVE)) is not None:
+            return found
     return None
 
 
-def _folders(entry: str) -> list[str]:
-    """Where such a file may lie: with the masks, and up to two folders above."""
-    sides = folders_of(entry, "mask")
-    if sides is None:
-        return [os.path.dirname(os.path.abspath(os.path.expanduser(entry)))]
-    masks = os.path.abspath(sides[1])
-    return [masks, os.path.dirname(masks), os.path.dirname(os.path.dirname(masks))]
+def classes_in(folder: str, folders: int = ABOVE) -> Classes | None:
+    """As a file says it that lies in a folder of masks, or in one of those above it, `folders` in all."""
+    for _ in range(folders):
+        for name in FILES:
+            if os.path.isfile(os.path.join(folder, name)):
+                return read_classes(os.path.join(folder, name))
+        folder = os.path.dirname(folder)
+    return None
 
 
 def seen_classes(values: Iterable[int]) -> Classes:

@@ -24,11 +24,12 @@ from regard.errors import RegardError, RunError
 from regard.learn.state import newest_state
 from regard.loading import OWN_FILE
 from regard.runs.events import Events
+from regard.tasks import SEEING, TASKS
 
 LOCK = ".lock"
 
-READER = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
-"""The text, and how its special tokens are called."""
+READER = {name for task in (*TASKS.values(), *SEEING.values()) for name in task.reader_files}
+"""What turns samples into tensors."""
 
 BEGINNING = {LOCK, f".{OWN_FILE}.writing", *READER, *(f".{name}.writing" for name in READER)}
 """What a run leaves that was killed before it had begun; its lock says that these are ours."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regard.data.entries import parallel
+from regard.data.picture_tables import CALLED
 from regard.data.rows import heading
 from regard.errors import RegardError
 from regard.loading import read_identity
@@ -15,8 +16,8 @@ from regard.runs.folder import RunFolder
 from regard.systems import find_preset, find_published, find_system
 from regard.tasks import SEEING, TASKS, Task, find_task
 
-PICTURES = ("image", "img", "picture", "photo")
-"""Columns of a table that are taken for pictures."""
+PICTURES = CALLED["image"][:4]
+"""Columns of a table that are taken for pictures; the other words may mean files of any kind."""
 
 
 def task_for(

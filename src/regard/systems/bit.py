@@ -7,7 +7,6 @@ first three stages, with norms behind the convolutions, make the patches of ViT'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,8 +15,9 @@ from torch import nn
 from regard.errors import SettingError, WeightsError
 from regard.nn.convolution import bit, convolutional_weights, inner_width
 from regard.nn.dense import Tap
+from regard.systems import seeing
 from regard.systems.preset import Preset, System
-from regard.weights import Entry, Names, Published, Tensors, entry, under
+from regard.weights import Names, Published, Tensors, entry, under
 
 STAGES = 4
 
@@ -77,17 +77,8 @@ class Config:
         )
 
 
-def _recipe(data: dict[str, Any], **train: Any) -> dict[str, dict[str, Any]]:
-    """The paper's 90 epochs, with Adam instead of momentum, and a rate that falls smoothly."""
-    usual = {
-        "passes": 90, "images": 128, "accumulate": 8, "rate": 2e-3, "warmup": 0.05, "schedule": "cosine", "decay": 0.05,
-        "betas": "0.9,0.999", "eps": 1e-8, "clip": 1.0, "smoothing": 0.1,
-    }  # fmt: skip
-    return {"train": {**usual, **train}, "data": data}
-
-
 CUT: dict[str, Any] = {"crop": 0.08, "flip": True}
-PRESETS = {"bit-50": Preset(Config(), 23_500_352, _recipe(CUT))}
+PRESETS = {"bit-50": Preset(Config(), 23_500_352, seeing.ninety(CUT))}
 """Counted without the matrix for classes, which comes with the data."""
 
 
@@ -100,20 +91,9 @@ def build(config: Config) -> nn.Module:
     return convolutional_weights(body)
 
 
-def _stage(stage: int) -> Iterator[Entry]:
-    ours, theirs = f"stages.{stage}.{{n}}", f"bit.encoder.stages.{stage}.layers.{{n}}"
-    for unit in range(3):
-        yield entry(f"{ours}.units.{unit}.conv.weight", f"{theirs}.conv{unit + 1}.weight")
-        yield entry(f"{ours}.units.{unit}.norm.{{part}}", f"{theirs}.norm{unit + 1}.{{part}}")
-    yield entry(f"{ours}.shortcut.conv.weight", f"{theirs}.downsample.conv.weight")
-    yield entry(f"{ours}.shortcut.norm.{{part}}", f"{theirs}.downsample.norm.{{part}}")
-
-
 NAMES = Names(
     entries=(
-        entry("stem.conv.weight", "bit.embedder.convolution.weight"),
-        entry("stem.norm.{part}", "bit.embedder.norm.{part}"),
-        *(item for stage in range(STAGES) for item in _stage(stage)),
+        *seeing.bit_stages("", "bit", STAGES),
         entry("norm.{part}", "bit.norm.{part}"),
         entry("head.classes.{part}", "classifier.1.{part}"),
     ),
@@ -160,14 +140,16 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 RECIPES = {
-    "segment": _recipe({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
-    "depth": _recipe({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "segment": seeing.ninety({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "depth": seeing.ninety({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
 }
 
 FURTHER = {
-    "classify": _recipe({"crop": 0.5, "flip": True, "mixup": 0.1}, passes=10, images=64, accumulate=1, rate=1e-4, decay=0.0),
-    "segment": _recipe({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
-    "depth": _recipe({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "classify": seeing.ninety(
+        {"crop": 0.5, "flip": True, "mixup": 0.1}, passes=10, images=64, accumulate=1, rate=1e-4, decay=0.0
+    ),
+    "segment": seeing.ninety({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "depth": seeing.ninety({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
 }  # fmt: skip
 """For weights that have learnt already."""
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
-
 from regard.errors import SettingError, WeightsError
 from regard.nn.block import Stack
-from regard.nn.convolution import Convolutional, bit, convolutional_weights
 from regard.nn.dense import Neck, Readout, Tap
 from regard.nn.norm import Norm
 from regard.nn.patches import Grid, PatchEncoder, Patches, check_patches, patch_blocks, patch_weights
+from regard.systems import seeing
 from regard.systems.encoding import ACTIVATIONS
 from regard.systems.preset import Preset, System
 from regard.weights import Entry, Names, Published, Tensors, entry, under
@@ -102,15 +100,14 @@ class Config:
                 f"model.stages {self.stages}: a hybrid has three stages, whose last map has a place for each 16 x 16 pixels; "
                 "give three numbers, and model.patch=16."
             )
-        if self.start < 1 or self.groups < 1 or self.start % self.groups:
-            raise SettingError(f"model.start {self.start} cannot be divided among model.groups {self.groups}.")
+        seeing.check_front(self)
         if self.readout != "project":
             raise SettingError(f"model.readout={self.readout}: a hybrid projects the class token.")
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels after each stage of convolutions."""
-        return tuple(self.start * 4 * 2**stage for stage in range(len(self.stages)))
+        return seeing.widths(self.start, self.stages)
 
     def maps(self) -> tuple[Tap, ...]:
         taps = [Tap(block, self.width, self.patch, flat=True) for block in self.taps]
@@ -166,19 +163,10 @@ def build(config: Config) -> PatchEncoder:
         Grid(config.size // config.patch, config.width, resize="bilinear"),
         Stack(patch_blocks(config), norm=Norm(config.width, config.eps)),
         dropout=config.dropout,
-        front=_front(config) if config.hybrid else None,
+        front=seeing.front(config) if config.hybrid else None,
     )
     body.encoder.norm.requires_grad_(False)  # in every file, and behind all that is read
     return patch_weights(body)
-
-
-def _front(config: Config) -> Convolutional:
-    front = bit(
-        config.channels, config.start, config.widths, config.stages, before=False, same=True, fits=True,
-        groups=config.groups,
-    )  # fmt: skip
-    convolutional_weights(front)
-    return front
 
 
 def _same(ours: str, theirs: str) -> Entry:
@@ -189,7 +177,7 @@ def _norm(ours: str, theirs: str) -> tuple[Entry, ...]:
     """A batch norm with what it has gathered."""
     return (
         _same(ours, theirs),
-        *(entry(f"{ours}.{name}", f"{theirs}.{name}") for name in ("running_mean", "running_var")),
+        *(entry(f"{ours}.{name}", f"{theirs}.{name}") for name in seeing.GATHERED),
     )
 
 
@@ -202,42 +190,13 @@ def _unit(ours: str, theirs: str) -> tuple[Entry, ...]:
     )
 
 
-def _stages() -> list[Entry]:
-    """Of the convolutions that make the patches of a hybrid."""
-    bit = "dpt.embeddings.backbone.bit"
-    found = [
-        entry("front.stem.conv.weight", f"{bit}.embedder.convolution.weight"),
-        _same("front.stem.norm", f"{bit}.embedder.norm"),
-    ]
-    for stage in range(3):
-        ours, theirs = f"front.stages.{stage}.{{n}}", f"{bit}.encoder.stages.{stage}.layers.{{n}}"
-        parts = [(f"units.{unit}", f"conv{unit + 1}", f"norm{unit + 1}") for unit in range(3)]
-        for part, conv, norm in (*parts, ("shortcut", "downsample.conv", "downsample.norm")):
-            found += [
-                _same(f"{ours}.{part}.conv", f"{theirs}.{conv}"),
-                _same(f"{ours}.{part}.norm", f"{theirs}.{norm}"),
-            ]
-    return found
-
-
-_OURS, _THEIRS = "encoder.blocks.{n}", "dpt.encoder.layer.{n}"
-_LOOK = (f"{_THEIRS}.attention.attention.{name}.{{part}}" for name in ("query", "key", "value"))
 PIXELS, PLACES = "dpt.embeddings.patch_embeddings.projection.", "dpt.embeddings.projection."
 """The matrix of patches of pixels, and of places of a map."""
 
 NAMES = Names(
     entries=(
-        *_stages(),
-        entry("first", "dpt.embeddings.cls_token"),
-        entry("position.table", "dpt.embeddings.position_embeddings"),
-        entry("patches.{part}", PIXELS + "{part}"),
-        entry(f"{_OURS}.attend.inner.qkv.{{part}}", *_LOOK),
-        _same(f"{_OURS}.attend.norm", f"{_THEIRS}.layernorm_before"),
-        _same(f"{_OURS}.attend.inner.out", f"{_THEIRS}.attention.output.dense"),
-        _same(f"{_OURS}.feed.norm", f"{_THEIRS}.layernorm_after"),
-        _same(f"{_OURS}.feed.inner.up", f"{_THEIRS}.intermediate.dense"),
-        _same(f"{_OURS}.feed.inner.down", f"{_THEIRS}.output.dense"),
-        _same("encoder.norm", "dpt.layernorm"),
+        *seeing.bit_stages("front.", "dpt.embeddings.backbone.bit", 3),
+        *seeing.names("dpt"),
         _same("head.reassemble.{n}.read", "neck.reassemble_stage.readout_projects.{n}.0"),
         _same("head.reassemble.{n}.project", "neck.reassemble_stage.layers.{n}.projection"),
         _same("head.reassemble.{n}.resize", "neck.reassemble_stage.layers.{n}.resize"),
@@ -256,41 +215,15 @@ NAMES = Names(
     heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),
 )
 
-_ABSENT: dict[str, Any] = {"embedding_size": 64, "num_groups": 32, "num_channels": 3}
-
-
-def _backbone(config: Config) -> dict[str, Any]:
-    """How the published config tells of the convolutions."""
-    return {
-        "model_type": "bit", "layer_type": "bottleneck", "global_padding": "SAME", "embedding_dynamic_padding": True,
-        "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "num_channels": config.channels,
-        "depths": list(config.stages), "embedding_size": config.start, "num_groups": config.groups,
-        "hidden_sizes": list(config.widths), "out_features": ["stage1", "stage2", "stage3"],
-    }  # fmt: skip
-
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
     """Our fields of what is published as one."""
-    told, found = fields["stages"], {**fields, "stages": BASE.stages, "fusion_norm": bool(fields["fusion_norm"])}
-    for name in ("size", "patch"):
-        if isinstance(found[name], list | tuple):
-            if len(set(found[name])) != 1:
-                raise WeightsError(f"config.json: sides of {found[name]} are not supported; both must be equal.")
-            found[name] = found[name][0]
-    if not found["hybrid"]:
-        if told:
-            raise WeightsError(
-                f"config.json: a backbone of the kind '{told.get('model_type')}' is not supported for DPT."
-            )
-        return found
-    told = {**_ABSENT, **(told or _backbone(HYBRID))}
-    found |= {"stages": tuple(told["depths"]), "start": told["embedding_size"], "groups": told["num_groups"]}
-    told["global_padding"] = str(told.get("global_padding")).upper()
-    told["hidden_sizes"] = list(told.get("hidden_sizes", (256, 512, 1024)))[: len(found["stages"])]
-    right = _backbone(replace(HYBRID, **{name: found[name] for name in ("stages", "start", "groups", "channels")}))
-    for key, value in right.items():
-        if told.get(key, value) != value:
-            raise WeightsError(f"config.json: backbone_config.{key}={told[key]!r} is not supported; only {value!r} is.")
+    told, found = fields["stages"], {**seeing.square(fields), "stages": BASE.stages}
+    found["fusion_norm"] = bool(fields["fusion_norm"])
+    if found["hybrid"]:
+        return {**found, **seeing.read_backbone(told, found["channels"], every=True)}
+    if told:
+        raise WeightsError(f"config.json: a backbone of the kind '{told.get('model_type')}' is not supported for DPT.")
     return found
 
 
@@ -300,26 +233,22 @@ def _written(fields: dict[str, Any]) -> dict[str, Any]:
     fields = {**fields, "factors": [int(factor) if factor % 1 == 0 else factor for factor in config.factors]}
     if not config.hybrid:
         return {**fields, "stages": None, "map": None, "early": []}
-    return {**fields, "stages": _backbone(config), "map": [1, config.widths[-1], side, side], "early": [0, 1]}
+    told = seeing.backbone(config.channels, config.stages, config.start, config.groups, (1, 2, 3))
+    return {**fields, "stages": told, "map": [1, config.widths[-1], side, side], "early": [0, 1]}
 
 
 PUBLISHED = Published(
     model_type="dpt",
     architecture="DPTForDepthEstimation",
     keys={
-        "size": ("image_size",), "patch": ("patch_size",), "channels": ("num_channels",), "width": ("hidden_size",),
-        "depth": ("num_hidden_layers",), "heads": ("num_attention_heads",), "hidden": ("intermediate_size",),
-        "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
-        "activation": ("hidden_act",), "eps": ("layer_norm_eps",), "taps": ("backbone_out_indices",),
+        **seeing.KEYS, "taps": ("backbone_out_indices",),
         "laid": ("neck_hidden_sizes",), "factors": ("reassemble_factors",), "readout": ("readout_type",),
         "fusion": ("fusion_hidden_size",), "fusion_norm": ("use_batch_norm_in_fusion_residual",),
         "fusion_bias": ("use_bias_in_fusion_residual",), "head_dropout": ("semantic_classifier_dropout",),
         "auxiliary": ("use_auxiliary_head",), "stages": ("backbone_config",), "hybrid": ("is_hybrid",),
     },
     defaults={
-        "image_size": 384, "patch_size": 16, "num_channels": 3, "hidden_size": 768, "num_hidden_layers": 12,
-        "num_attention_heads": 12, "intermediate_size": 3072, "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+        **seeing.DEFAULTS, "image_size": 384,
         "backbone_out_indices": (2, 5, 8, 11), "neck_hidden_sizes": (96, 192, 384, 768),
         "reassemble_factors": (4, 2, 1, 0.5), "readout_type": "project", "fusion_hidden_size": 256,
         "use_batch_norm_in_fusion_residual": False, "semantic_classifier_dropout": 0.1, "use_auxiliary_head": True,
@@ -341,14 +270,10 @@ PUBLISHED = Published(
 )  # fmt: skip
 
 
-COUNT = ".num_batches_tracked"
-
-
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; batch norms have a count that nobody reads; whether there is an auxiliary head is
     said by what is there."""
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(COUNT)}
-    tensors = under(tensors, "dpt.", ("neck.*", "head.*", "auxiliary_head.*"))
+    tensors = under(seeing.uncounted(tensors), "dpt.", ("neck.*", "head.*", "auxiliary_head.*"))
     if "head.head.1.weight" in tensors:
         config = replace(config, auxiliary="auxiliary_head.head.4.weight" in tensors)
     return config, {name.replace(PLACES, PIXELS): tensor for name, tensor in tensors.items()}
@@ -358,8 +283,7 @@ def dress(config: Config, tensors: Tensors) -> Tensors:
     """Patches of a map go by another name than those of pixels, and others want the count of a batch norm."""
     if config.hybrid:
         tensors = {name.replace(PIXELS, PLACES): tensor for name, tensor in tensors.items()}
-    norms = [name.removesuffix(".running_var") for name in tensors if name.endswith(".running_var")]
-    return {**tensors, **{name + COUNT: torch.tensor(0) for name in norms}}
+    return seeing.counted(tensors)
 
 
 FURTHER = {

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import SettingError
 from regard.nn.block import Stack
-from regard.nn.convolution import bit, convolutional_weights
 from regard.nn.dense import Tap
 from regard.nn.norm import Norm
 from regard.nn.patches import Grid, PatchEncoder, Patches, check_patches, patch_blocks, patch_weights, quarters
+from regard.systems import seeing
 from regard.systems.encoding import ACTIVATIONS
 from regard.systems.preset import Preset, System
-from regard.weights import Entry, Names, Published, Tensors, entry, under
+from regard.weights import Names, Published, Tensors, entry, under
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ class Config:
         check_patches(self)
         if not 1 <= len(self.stages) <= STAGES or min(self.stages) < 1:
             raise SettingError(f"model.stages must be 1 to {STAGES} numbers of at least 1, not {self.stages}.")
-        if self.start < 1 or self.groups < 1 or self.start % self.groups:
-            raise SettingError(f"model.start {self.start} cannot be divided among model.groups {self.groups}.")
+        seeing.check_front(self)
         if self.last % self.patch:
             raise SettingError(
                 f"model.size {self.size} gives a map of {self.last} x {self.last}, which cannot be cut into patches of "
@@ -69,7 +68,7 @@ class Config:
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels after each stage."""
-        return tuple(self.start * 4 * 2**stage for stage in range(len(self.stages)))
+        return seeing.widths(self.start, self.stages)
 
     @property
     def stride(self) -> int:
@@ -93,12 +92,8 @@ STAGES = 4
 
 
 def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """ViT's on ImageNet."""
-    usual = {
-        "passes": 300, "images": 128, "accumulate": 32, "rate": 3e-3, "warmup": 10_000, "schedule": "cosine", "decay": 0.3,
-        "betas": "0.9,0.999", "eps": 1e-8, "clip": 1.0, "smoothing": 0.0,
-    }  # fmt: skip
-    return {"train": {**usual, **train}}
+    """ViT's; its convolutions leave room for half as many pictures at once."""
+    return seeing.imagenet(**{"images": 128, "accumulate": 32, **train})
 
 
 BASE = Config()
@@ -115,130 +110,51 @@ PRESETS = {
 
 def build(config: Config) -> PatchEncoder:
     """The whole machine."""
-    front = bit(
-        config.channels, config.start, config.widths, config.stages, before=False, same=True, fits=True,
-        groups=config.groups,
-    )  # fmt: skip
-    convolutional_weights(front)
     body = PatchEncoder(
         Patches(config.width, config.patch, config.widths[-1]),
         Grid(config.last // config.patch, config.width),
         Stack(patch_blocks(config), norm=Norm(config.width, config.eps)),
         dropout=config.dropout,
-        front=front,
+        front=seeing.front(config),
     )
     return patch_weights(body)
 
 
-def _front(conv: str, norm: str, block: str) -> list[Entry]:
-    """Of the convolutions; `block` has a place for the number of its stage, and `{n}` for its own."""
-    found = [entry("front.stem.conv.weight", f"{conv}.weight"), entry("front.stem.norm.{part}", f"{norm}.{{part}}")]
-    for stage in range(STAGES):
-        ours, theirs = f"front.stages.{stage}.{{n}}", block.replace("{stage}", str(stage))
-        for unit in range(3):
-            found.append(entry(f"{ours}.units.{unit}.conv.weight", f"{theirs}.conv{unit + 1}.weight"))
-            found.append(entry(f"{ours}.units.{unit}.norm.{{part}}", f"{theirs}.norm{unit + 1}.{{part}}"))
-        found.append(entry(f"{ours}.shortcut.conv.weight", f"{theirs}.downsample.conv.weight"))
-        found.append(entry(f"{ours}.shortcut.norm.{{part}}", f"{theirs}.downsample.norm.{{part}}"))
-    return found
-
-
-_LOOK = ("query", "key", "value")
-_BLOCK = (
-    # ours, timm's, and those of files for `transformers`
-    ("attend.norm", "norm1", ("layernorm_before",)),
-    ("attend.inner.qkv", "attn.qkv", tuple(f"attention.attention.{name}" for name in _LOOK)),
-    ("attend.inner.out", "attn.proj", ("attention.output.dense",)),
-    ("feed.norm", "norm2", ("layernorm_after",)),
-    ("feed.inner.up", "mlp.fc1", ("intermediate.dense",)),
-    ("feed.inner.down", "mlp.fc2", ("output.dense",)),
-)
-_OURS = "encoder.blocks.{n}"
 _BIT = "vit.embeddings.patch_embeddings.backbone.bit"
 
 NAMES = Names(
     entries=(
-        *_front(
-            f"{_BIT}.embedder.convolution", f"{_BIT}.embedder.norm", f"{_BIT}.encoder.stages.{{stage}}.layers.{{n}}"
-        ),
-        entry("first", "vit.embeddings.cls_token"),
-        entry("position.table", "vit.embeddings.position_embeddings"),
-        entry("patches.{part}", "vit.embeddings.patch_embeddings.projection.{part}"),
-        *(
-            entry(f"{_OURS}.{ours}.{{part}}", *(f"vit.encoder.layer.{{n}}.{name}.{{part}}" for name in theirs))
-            for ours, _, theirs in _BLOCK
-        ),
-        entry("encoder.norm.{part}", "vit.layernorm.{part}"),
-        entry("head.classes.{part}", "classifier.{part}"),
+        *seeing.bit_stages("front.", _BIT, STAGES), *seeing.names("vit"), entry("head.classes.{part}", "classifier.{part}"),
     ),
     heads=("classifier.*", "vit.pooler.*"),
-)
+)  # fmt: skip
 """As `transformers` 4 called them; version 5 has no such model any more, and its files are still about."""
 
 _TIMM = "patch_embed.backbone"
 TIMM = (
-    *_front(f"{_TIMM}.stem.conv", f"{_TIMM}.stem.norm", f"{_TIMM}.stages.{{stage}}.blocks.{{n}}"),
-    entry("first", "cls_token"),
-    entry("position.table", "pos_embed"),
-    entry("patches.{part}", "patch_embed.proj.{part}"),
-    *(entry(f"{_OURS}.{ours}.{{part}}", f"blocks.{{n}}.{theirs}.{{part}}") for ours, theirs, _ in _BLOCK),
-    entry("encoder.norm.{part}", "norm.{part}"),
-    entry("head.classes.{part}", "head.{part}"),
+    *seeing.stages(
+        "front.", (f"{_TIMM}.stem.conv", f"{_TIMM}.stem.norm"), f"{_TIMM}.stages.{{stage}}.blocks.{{n}}", STAGES
+    ),
+    *seeing.TIMM,
 )
 
 
-def _backbone(channels: int, stages: tuple[int, ...], start: int, groups: int) -> dict[str, Any]:
-    """How the published config tells of the convolutions."""
-    return {
-        "model_type": "bit", "layer_type": "bottleneck", "global_padding": "SAME", "embedding_dynamic_padding": True,
-        "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0, "num_channels": channels,
-        "depths": list(stages), "embedding_size": start, "num_groups": groups,
-        "hidden_sizes": [start * 4 * 2**stage for stage in range(len(stages))], "out_features": [f"stage{len(stages)}"],
-    }  # fmt: skip
-
-
-_ABSENT: dict[str, Any] = {
-    "model_type": "bit", "layer_type": "preactivation", "global_padding": None, "embedding_dynamic_padding": False,
-    "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0, "num_channels": 3,
-    "depths": [3, 4, 6, 3], "embedding_size": 64, "num_groups": 32, "hidden_sizes": [256, 512, 1024, 2048],
-}  # fmt: skip
-"""What it means where one of these is left out."""
-
-
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
-    """Our fields of what is published as one; a config that says nothing of convolutions means those of the paper."""
-    told = {**_ABSENT, **(fields["stages"] or _backbone(fields["channels"], BASE.stages, BASE.start, BASE.groups))}
-    stages, start, groups = tuple(told["depths"]), told["embedding_size"], told["num_groups"]
-    right = _backbone(fields["channels"], stages, start, groups)
-    told["global_padding"] = str(told["global_padding"]).upper()
-    told["hidden_sizes"] = list(told["hidden_sizes"])[: len(stages)]
-    told["out_features"] = told.get("out_features") or right["out_features"]
-    for key, value in right.items():
-        if told[key] != value:
-            raise WeightsError(f"config.json: backbone_config.{key}={told[key]!r} is not supported; only {value!r} is.")
-    return {**fields, "stages": stages, "start": start, "groups": groups}
+    """Our fields of what is published as one."""
+    return {**fields, **seeing.read_backbone(fields["stages"], fields["channels"], every=False)}
 
 
 def _written(fields: dict[str, Any]) -> dict[str, Any]:
     config = Config(**fields)
-    told = _backbone(config.channels, config.stages, config.start, config.groups)
+    told = seeing.backbone(config.channels, config.stages, config.start, config.groups, (len(config.stages),))
     return {**fields, "stages": told, "map": [1, config.widths[-1], config.last, config.last]}
 
 
 PUBLISHED = Published(
     model_type="vit-hybrid",
     architecture="ViTHybridModel",
-    keys={
-        "size": ("image_size",), "patch": ("patch_size",), "channels": ("num_channels",), "width": ("hidden_size",),
-        "depth": ("num_hidden_layers",), "heads": ("num_attention_heads",), "hidden": ("intermediate_size",),
-        "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
-        "activation": ("hidden_act",), "eps": ("layer_norm_eps",), "stages": ("backbone_config",),
-    },
-    defaults={
-        "image_size": 224, "patch_size": 1, "num_channels": 3, "hidden_size": 768, "num_hidden_layers": 12,
-        "num_attention_heads": 12, "intermediate_size": 3072, "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
-    },
+    keys={**seeing.KEYS, "stages": ("backbone_config",)},
+    defaults={**seeing.DEFAULTS, "patch_size": 1},
     fixed={"qkv_bias": True, "backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False},
     harmless=("initializer_range", "backbone_featmap_shape", "backbone_kwargs", "pooler_*"),
     copied={"backbone_featmap_shape": "map"},
@@ -252,26 +168,12 @@ PUBLISHED = Published(
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; timm's have names of their own, and q, k, v in one."""
     if "pos_embed" in tensors:
-        places = [
-            {"n": n, "part": part} for n in range(max(config.depth, *config.stages)) for part in ("weight", "bias")
-        ]
-        known = {item.theirs[0].format(**place): item.ours.format(**place) for item in TIMM for place in places}
-        ours = {known[name]: tensor for name, tensor in tensors.items() if name in known}
-        tensors = {**NAMES.write(ours), **{name: tensor for name, tensor in tensors.items() if name not in known}}
+        tensors = seeing.translated(NAMES, TIMM, tensors, max(config.depth, *config.stages))
     return config, under(tensors, "vit.", ("classifier.*",))
 
-
-def _tuned(passes: int, images: int, rate: float, decay: float) -> dict[str, dict[str, Any]]:
-    return _recipe(passes=passes, images=images, accumulate=1, rate=rate, warmup=0.1, decay=decay)
-
-
-RECIPES = {"segment": _tuned(100, 16, 1e-4, 0.05), "depth": _tuned(50, 16, 1e-4, 0.05)}
-
-FURTHER = {"classify": _tuned(5, 128, 5e-5, 0.0), **RECIPES}
-"""For weights that have learnt already."""
 
 SYSTEM = System(
     name="hybrid", about="ViT that reads a map of convolutions", config=Config, presets=PRESETS, build=build,
     tasks=("classify", "segment", "depth"), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt,
-    recipes=RECIPES, further=FURTHER,
+    recipes=seeing.DENSE, further=seeing.FURTHER,
 )  # fmt: skip

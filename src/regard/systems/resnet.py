@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from regard.errors import SettingError
@@ -25,6 +24,7 @@ from regard.nn.convolution import (
     convolutional_weights,
 )
 from regard.nn.dense import Tap
+from regard.systems import seeing
 from regard.systems.preset import Preset, System
 from regard.weights import Entry, Names, Published, Tensors, entry, under
 
@@ -83,15 +83,6 @@ class Config:
         return tuple(Tap(stage, width, first * 2**stage, flat=False) for stage, width in enumerate(self.widths))
 
 
-def _recipe(data: dict[str, Any], **train: Any) -> dict[str, dict[str, Any]]:
-    """The paper's 90 epochs, with Adam instead of momentum, and a rate that falls smoothly."""
-    usual = {
-        "passes": 90, "images": 128, "accumulate": 8, "rate": 2e-3, "warmup": 0.05, "schedule": "cosine", "decay": 0.05,
-        "betas": "0.9,0.999", "eps": 1e-8, "clip": 1.0, "smoothing": 0.1,
-    }  # fmt: skip
-    return {"train": {**usual, **train}, "data": data}
-
-
 CUT: dict[str, Any] = {"crop": 0.08, "flip": True, "colour": 0.4}
 FIFTY = Config()
 
@@ -100,12 +91,12 @@ PRESETS = {
         replace(FIFTY, size=28, start=32, widths=(32, 64, 128, 256), depths=(2, 2, 2, 2), block="basic", kernel=3,
                 stride=1, pool=False),
         2_795_040,
-        _recipe({}, passes=30, accumulate=1, rate=2e-3),
+        seeing.ninety({}, passes=30, accumulate=1, rate=2e-3),
     ),
     "resnet-18": Preset(
-        replace(FIFTY, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block="basic"), 11_176_512, _recipe(CUT)
+        replace(FIFTY, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block="basic"), 11_176_512, seeing.ninety(CUT)
     ),
-    "resnet-50": Preset(FIFTY, 23_508_032, _recipe(CUT)),
+    "resnet-50": Preset(FIFTY, 23_508_032, seeing.ninety(CUT)),
 }  # fmt: skip
 """Counted without the matrix for classes, which comes with the data: with a thousand of them 11,689,512 and 25,557,032."""
 
@@ -136,7 +127,7 @@ def _unit(ours: str, theirs: str) -> Iterator[Entry]:
     """A convolution and its batch norm, with the statistics that it has gathered."""
     yield entry(f"{ours}.conv.weight", f"{theirs}.convolution.weight")
     yield entry(f"{ours}.norm.{{part}}", f"{theirs}.normalization.{{part}}")
-    for part in ("running_mean", "running_var"):
+    for part in seeing.GATHERED:
         yield entry(f"{ours}.norm.{part}", f"{theirs}.normalization.{part}")
 
 
@@ -147,16 +138,12 @@ def _stage(stage: int) -> Iterator[Entry]:
     yield from _unit(f"{ours}.shortcut", f"{theirs}.shortcut")
 
 
-COUNTED = "num_batches_tracked"
-"""How many batches were seen: published, and used by nobody."""
-
 NAMES = Names(
     entries=(
         *_unit("stem", "resnet.embedder.embedder"),
         *(item for stage in range(STAGES) for item in _stage(stage)),
         entry("head.classes.{part}", "classifier.1.{part}"),
     ),
-    drop=(f"resnet.*.{COUNTED}",),
     heads=("classifier.*",),
 )
 
@@ -179,13 +166,7 @@ PUBLISHED = Published(
 
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix."""
-    return config, under(tensors, "resnet.", ("classifier.*",))
-
-
-def dress(config: Config, tensors: Tensors) -> Tensors:
-    """The counts, which others look for."""
-    norms = [name.removesuffix("running_mean") for name in tensors if name.endswith(".running_mean")]
-    return {**tensors, **{f"{norm}{COUNTED}": torch.zeros((), dtype=torch.long) for norm in norms}}
+    return config, under(seeing.uncounted(tensors), "resnet.", ("classifier.*",))
 
 
 def unsayable(config: Config) -> str:
@@ -198,19 +179,21 @@ def unsayable(config: Config) -> str:
 
 
 RECIPES = {
-    "segment": _recipe({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
-    "depth": _recipe({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "segment": seeing.ninety({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "depth": seeing.ninety({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
 }
 
 FURTHER = {
-    "classify": _recipe({**CUT, "crop": 0.5}, passes=10, images=64, accumulate=1, rate=2e-4, warmup=0.1, decay=0.01),
-    "segment": _recipe({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
-    "depth": _recipe({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "classify": seeing.ninety(
+        {**CUT, "crop": 0.5}, passes=10, images=64, accumulate=1, rate=2e-4, warmup=0.1, decay=0.01
+    ),
+    "segment": seeing.ninety({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "depth": seeing.ninety({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
 }
 """For weights that have learnt already."""
 
 SYSTEM = System(
     name="resnet", about="residual convolutions of 2015, the baseline of pictures", config=Config, presets=PRESETS,
     build=build, tasks=("classify", "segment", "depth"), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt,
-    dress=dress, unsayable=unsayable, recipes=RECIPES, further=FURTHER,
+    dress=lambda config, tensors: seeing.counted(tensors), unsayable=unsayable, recipes=RECIPES, further=FURTHER,
 )  # fmt: skip

@@ -166,13 +166,8 @@ class Classify(Headed):
         answers = self._answers(model, some, decode)
         if tells_several(model):
             return _several(some.samples, answers, most is None), answers
-        labels = model.identity.labels
-        counts = confusion(labels, [sample.label for sample in some.samples], [str(a.value) for a in answers])
-        scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in measures(counts).items()}
-        scores["samples"] = len(answers)
-        if most is None:
-            scores |= told_of(labels, counts, _each(some.samples, answers))
-        return scores, answers
+        right, said = [sample.label for sample in some.samples], [str(answer.value) for answer in answers]
+        return scored(model.identity.labels, right, said, self.unit, most is None), answers
 
     def deciding(self, scores: Mapping[str, Any]) -> str:
         return "micro_f1" if "micro_f1" in scores else self.metric
@@ -181,10 +176,10 @@ class Classify(Headed):
         labels = tuple(answers[0].extra["probabilities"]) if answers else ()
         if len(labels) < 2:
             return []
-        if len(labels) > MANY or isinstance(answers[0].value, list):
+        if isinstance(answers[0].value, list):
             return [_each(samples, answers).draw(folder / "classes.png").name]
-        counts = confusion(labels, [sample.label for sample in samples], [str(a.value) for a in answers])
-        return [draw_confusion(labels, counts, folder / "confusion.png").name]
+        right, said = [sample.label for sample in samples], [str(answer.value) for answer in answers]
+        return [drawn(labels, right, said, self.unit, folder).name]
 
     def said(self, given: Any, answer: Answer) -> str:
         """The class, or the labels with | between them, and the probabilities of the likeliest ones."""
@@ -234,6 +229,27 @@ def _several(samples: Sequence[Labelled], answers: Sequence[Answer], whole: bool
     shares = {"micro_f1": each.whole.f1, "macro_f1": each.macro_f1, "exact": float(np.mean(right))}
     scores: dict[str, float | str] = {name: round(100 * share, 2) for name, share in shares.items()}
     return scores | {"samples": len(answers)} | ({"each": each.table()} if whole else {})
+
+
+def scored(
+    labels: Sequence[str], right: Sequence[str], said: Sequence[str], unit: str, whole: bool
+) -> dict[str, float | str]:
+    """Shares of 100; of a `whole` validation also tables."""
+    counts = confusion(labels, right, said)
+    scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in measures(counts).items()}
+    scores["samples"] = len(said)
+    return scores | (told_of(labels, counts, _single(right, said, unit)) if whole else {})
+
+
+def drawn(labels: Sequence[str], right: Sequence[str], said: Sequence[str], unit: str, folder: Path) -> Path:
+    """How often each class was taken for each, or of very many how well each is told."""
+    if len(labels) > MANY:
+        return _single(right, said, unit).draw(folder / "classes.png")
+    return draw_confusion(labels, confusion(labels, right, said), folder / "confusion.png")
+
+
+def _single(right: Sequence[str], said: Sequence[str], unit: str) -> Each:
+    return Each.of([(label,) for label in right], [(label,) for label in said], unit)
 
 
 def told_of(labels: Sequence[str], counts: np.ndarray, each: Each) -> dict[str, float | str]:

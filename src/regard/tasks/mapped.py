@@ -49,7 +49,8 @@ class Mapped(Pictured):
         return Pixels((shape[0], shape[1]), "exact", resample=BICUBIC)
 
     def texts(self, samples: Any) -> Iterator[str]:
-        for sample, text in zip(*_twice(samples, super().texts), strict=True):
+        for sample in samples:
+            (text,) = super().texts((sample,))
             yield f"{text}\0{os.path.basename(getattr(sample, self.beside))}"
 
     def encode(
@@ -136,8 +137,3 @@ class Mapped(Pictured):
                         getattr(encoded.samples[number], self.beside) if encoded.samples else None,
                     )
                 yield picture, said, right
-
-
-def _twice(samples: Any, texts: Any) -> tuple[list[Any], Iterator[str]]:
-    kept = list(samples)
-    return kept, texts(kept)

@@ -17,13 +17,12 @@ from regard.data.plan import Shape
 from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.decode.settings import Decode
-from regard.draw.confusion import MANY, draw_confusion
 from regard.errors import DataError, RegardError
 from regard.inputs.augment import mixing
 from regard.nn.loss import cross_entropy
 from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
-from regard.tasks.classify import SAID, confusion, measures, written
+from regard.tasks.classify import SAID, drawn, scored
 from regard.tasks.heads import numbered
 from regard.tasks.pictured import LOOKED_AT, Pictured, row_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
@@ -117,25 +116,20 @@ class Recognise(Pictured):
             rows = np.arange(start, min(start + LOOKED_AT, count))
             answers += self._said(model, self.collate(encoded, rows, model.config))
         right = [labels[int(encoded.sides["label"][number][0])] for number in range(count)]
-        counts = confusion(labels, right, [str(answer.value) for answer in answers])
-        scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in measures(counts).items()}
+        said = [str(answer.value) for answer in answers]
+        scores = scored(labels, right, said, self.unit, most is None)
         if len(labels) > TOP:
             near = [
                 label in sorted(labels, key=answer.extra["probabilities"].get, reverse=True)[:TOP]
                 for label, answer in zip(right, answers, strict=True)
             ]
             scores["top5"] = round(100 * float(np.mean(near)), 2)
-        scores["samples"] = len(answers)
-        if most is None and len(labels) <= MANY:
-            scores["confusion"] = written(labels, counts)
         return scores, answers
 
     def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
         labels = tuple(answers[0].extra["probabilities"]) if answers else ()
-        if not 1 < len(labels) <= MANY:
-            return []
-        counts = confusion(labels, [sample.label for sample in samples], [str(a.value) for a in answers])
-        return [draw_confusion(labels, counts, folder / "confusion.png").name]
+        right, said = [sample.label for sample in samples], [str(answer.value) for answer in answers]
+        return [drawn(labels, right, said, self.unit, folder).name] if len(labels) > 1 else []
 
     def said(self, given: Any, answer: Answer) -> str:
         chances = sorted(answer.extra["probabilities"].items(), key=lambda item: -item[1])

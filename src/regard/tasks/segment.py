@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.masks import FILES, VOID, Classes, read_classes, seen_classes
+from regard.data.masks import VOID, Classes, classes_in, seen_classes
 from regard.data.pictures import Picture, iterate_masked
 from regard.data.rows import Empty
 from regard.data.settings import Data
@@ -84,15 +84,12 @@ class Segment(Mapped):
 
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
         """(H, W) the numbers of the classes in the order of the labels, and `VOID`."""
-        known = classes_beside(source) if isinstance(source, str) else None
-        mask = read_mask(source, None if known is None else known.colours)
-        values = dict(zip(known.names, known.values, strict=True)) if known else {}
-        table = np.full(65536, VOID, dtype=np.uint8)
-        for number, label in enumerate(data.labels):
-            value = values.get(label, int(label) if label.isdigit() and not known else -1)
-            if value >= 0:
-                table[value] = number
-        return table[mask]
+        path = source if isinstance(source, str) else ""
+        known = classes_beside(path) or _numbers(data.labels)
+        number = {label: place for place, label in enumerate(data.labels)}
+        table = np.full(VOID + 1, VOID, dtype=np.uint8)
+        table[: len(known.names)] = [number.get(name, VOID) for name in known.names]
+        return table[known.numbered(read_mask(source, known.colours), path)]
 
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         """Cross-entropy of the pixels whose class is known, and of the auxiliary head beside it while learning."""
@@ -177,6 +174,8 @@ class Segment(Mapped):
         return {"picture": sample.source, "answer": most}
 
 
+HIGHEST = frozenset((255, 65535))
+"""What stands for no class in masks of 8 and 16 bits."""
 SHOWN = 6
 """Validation pictures that are drawn."""
 
@@ -186,15 +185,17 @@ def _with(task: Mapped, model: Asked, pictures: Sequence[np.ndarray]) -> Iterato
 
 
 def classes_beside(mask: str) -> Classes | None:
-    """As a file says it that lies with the masks, or up to two folders above."""
     return _classes_in(os.path.dirname(os.path.abspath(mask))) if mask else None
 
 
 @functools.lru_cache(maxsize=1024)
 def _classes_in(folder: str) -> Classes | None:
-    for _ in range(3):
-        for name in FILES:
-            if os.path.isfile(os.path.join(folder, name)):
-                return read_classes(os.path.join(folder, name))
-        folder = os.path.dirname(folder)
-    return None
+    """Looked for once, not for every mask. The highest numbers are void too, whether the file says so or not."""
+    found = classes_in(folder)
+    return None if found is None else replace(found, void=tuple({*found.void, *HIGHEST} - set(found.values)))
+
+
+def _numbers(labels: Sequence[str]) -> Classes:
+    """Of masks that no file speaks of: classes are called by their numbers."""
+    values = tuple(map(int, labels))
+    return Classes(tuple(labels), values, tuple(HIGHEST - set(values)))
