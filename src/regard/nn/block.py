@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.nn.attention import Attention
+from regard.nn.gelu import gelu
 from regard.nn.linear import Linear, linear
 from regard.nn.loss import read_cross_entropy
 from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
@@ -28,7 +29,7 @@ Placement = Literal["pre", "post"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "gelu": F.gelu,
+    "gelu": gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "swish": F.silu,
