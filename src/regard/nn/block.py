@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.nn import raised
 from regard.nn.attention import Attention
-from regard.nn.gelu import gelu
 from regard.nn.linear import Linear, linear
 from regard.nn.loss import read_cross_entropy
 from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
@@ -29,7 +29,7 @@ Placement = Literal["pre", "post"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "gelu": gelu,
+    "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "swish": F.silu,
@@ -74,6 +74,8 @@ class Feed(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        if raised.serves(x, self.up.weight, self.up.bias, self.kind):
+            return self.down(raised.raised(x, self.up.weight, self.up.bias))
         return self.down(self.dropout(self.activation(self.up(x))))
 
 
