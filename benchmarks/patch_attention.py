@@ -84,7 +84,10 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     shown, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-    for place, key, title in zip(axes, ("MiB", "ms"), ("memory, MiB", "time, ms"), strict=True):
+    for place, key, title in zip(axes, ("MiB", "ms"), ("memory, MiB (CUDA)", "time, ms"), strict=True):
+        if not any(key in row.get("fused", {}) for row in found):
+            place.set_visible(False)
+            continue
         for way, mark, colour in (("plain", "o-", "#c2571a"), ("fused", "s-", "#1f6f8b")):
             rows = [row for row in found if key in row.get(way, {})]
             place.plot([row["tokens"] for row in rows], [row[way][key] for row in rows], mark, color=colour, label=way)
