@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from regard.nn import raised
 from regard.nn.attention import Attention
-from regard.nn.linear import Linear, linear
+from regard.nn.linear import Linear, activated, linear
 from regard.nn.loss import read_cross_entropy
 from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
 from regard.nn.norm import RMS, Norm
@@ -76,7 +76,8 @@ class Feed(nn.Module):
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         if raised.serves(x, self.up.weight, self.up.bias, self.kind):
             return self.down(raised.raised(x, self.up.weight, self.up.bias))
-        return self.down(self.dropout(self.activation(self.up(x))))
+        made = activated(x, self.up.weight, self.up.bias, self.kind)
+        return self.down(self.dropout(self.activation(self.up(x)))) if made is None else self.down(made)
 
 
 class Block(nn.Module):
