@@ -98,7 +98,7 @@ def divide(
         shared = left & every.among(set(other.homes))
         left &= ~shared
         if shared.any():
-            say(f"  {TASK.some(int(shared.sum()))} of --{name} are in --data too, and are not learnt from")
+            say(f"  left out of --data, as it is in --{name} too: {TASK.some(int(shared.sum()))}")
     found = {name: other.part() for name, other in others.items()}
     if "test" not in found:
         marks = left & every.among(_unlearnt(own, data, say))
@@ -106,7 +106,7 @@ def divide(
             say(f"  accuracy is told of {TASK.some(int(marks.sum()))} that the run itself held out in its training")
         else:
             marks = every.held(left, "test")
-            say(f"  no --test given: {TASK.some(int(marks.sum()))} are held out, chosen by their content")
+            say(f"  no --test given: {TASK.some(int(marks.sum()))} held out, chosen by their content")
             if _shares(own, data):
                 say("  the run has learnt from these files: what it knows of pictures that it never saw may be less")
         found["test"], left = every.part(marks), left & ~marks

@@ -132,7 +132,7 @@ class Pace:
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self.told > PAUSE and done < total:
+        if now - self.told > PAUSE and 0 < done < total:
             self.told = now
             speed = done / (now - self.begun)
             left = clock((total - done) / speed)

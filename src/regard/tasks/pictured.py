@@ -231,7 +231,7 @@ def check_reader(reader: Any, config: Any) -> None:
     if isinstance(reader, Palette) and (len(reader), reader.side) != (config.colours, config.size):
         raise RegardError(
             f"the palette is of {len(reader)} colours for pictures of side {reader.side}, the model of {config.colours} for "
-            f"side {config.size}: they do not belong together."
+            f"side {config.size}: they do not belong together. A folder brings both; leave model.colours and model.size out."
         )
 
 
