@@ -17,10 +17,11 @@ from PIL import Image
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from headed import headed, train
-from regard.data.pictures import Picture
+from regard.data.settings import Data
 from regard.errors import DataError, RegardError, SettingError
 from regard.inputs.palette import Palette
 from regard.inputs.pixels import Pixels
+from regard.nn.watch import watch
 from regard.runs.evaluating import evaluate
 from regard.runs.parts import Parts, divide
 from regard.runs.probing import probe
@@ -93,7 +94,11 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
     kept = [Palette.load(place / name) for name in ("painter", "told")]
     assert kept[0] is not None and kept[1] is not None and kept[0].fingerprint() == kept[1].fingerprint()
     why = regard.load(place / "told").explain(str(path))
-    assert why.attention.shape == (2, 2, 8, 8) and why.save(place / "why.png").stat().st_size > 500
+    with watch(ours := regard.load(place / "told")) as seen, torch.no_grad():
+        ours.answer(str(path))
+    first = seen.weights(seen.names()[0])[0].mean(1).view(2, 8, 8)
+    assert why.attention.shape == (2, 2, 8, 8) and np.allclose(why.attention[0], first, atol=1e-6)
+    assert why.save(place / "why.png").stat().st_size > 500
     again = cli(
         "train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again", "--set",
         "train.steps=1", "data.workers=0",
@@ -102,15 +107,22 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
 
 
 def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(place: Path, tmp_path: Path) -> None:
-    short = (*SMALL, "train.steps=6", "train.images=8", "train.every=3", "data.crop=0.5", "data.flip=true")
+    short = (
+        *SMALL, "model.size=12", "model.colours=200", "train.steps=6", "train.images=8", "train.every=3", "data.crop=0.5",
+        "data.flip=true",
+    )  # fmt: skip
     said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
-    assert "learning colours" in said and "6 colours in the palette" in said
+    colours = facts(tmp_path / "whole")["model"]["colours"]  # each picture has two
+    assert "learning colours" in said and 48 < colours <= 96 and f"{colours} colours in the palette" in said
     with stopped_in(4):
         train("classify", place / "pictures", tmp_path / "run", *short, model="imagegpt-mini")
     train("classify", (), tmp_path / "run", resume=True)
     same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "run" / "model.safetensors")
     assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
-    assert "colours.weight" not in regard.load(tmp_path / "run").weights()
+    model = regard.load(tmp_path / "run")
+    assert "colours.weight" not in model.weights() and model.reader.side == 12
+    how = model.task.how(model.reader, model.config, 0, Data(crop=0.5))
+    assert how.wide.size == (14, 14) and model.task.how(model.reader, model.config, 0, Data()).wide.size == (12, 12)
 
 
 def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> None:
@@ -133,6 +145,9 @@ def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> Non
         right = theirs(**processor(Image.fromarray(picture), return_tensors="pt")).logits
         near(ours.logits(torch.from_numpy(ours.reader.ids(picture))[None]), right)
         assert np.allclose(answer.scores, right.softmax(-1)[0].detach(), atol=1e-6)
+    Palette(clusters[:11], 6).save(tmp_path)
+    with pytest.raises(RegardError, match="11 colours"):
+        regard.load(tmp_path).answer(pictures)
 
 
 def test_what_cannot_be_done_to_colours_is_refused(place: Path, tmp_path: Path) -> None:
@@ -204,13 +219,13 @@ def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: 
         train_, valid, test = homes(parts)
         assert len(train_ | valid | test) == 60 == sum(parts.counts().values()) and min(parts.counts().values()) > 5
     assert len(test) == facts(place / "painter")["found"]["valid"] and "that the run itself held out" in said[-1]
-    for name in ("left", "right"):
-        (tmp_path / "some" / name).mkdir(parents=True)
     picture = sorted((place / "pictures" / "left").iterdir())[0]
     (tmp_path / "table.csv").write_text(f"image,label\n{picture},left\n")
-    parts = division(place, said, test=(str(tmp_path / "table.csv"),), most=7)
-    assert homes(parts)[2] == {str(picture)} and str(picture) not in homes(parts)[0] | homes(parts)[1]
-    assert len(parts.train) == 7 and "left out of --data, as it is in --test too: 1 picture" in said[-2]
+    for most in (100, 7):
+        parts = division(place, said, test=(str(tmp_path / "table.csv"),), most=most)
+        assert homes(parts)[2] == {str(picture)} and str(picture) not in homes(parts)[0] | homes(parts)[1]
+        assert len(parts.train) == min(most, 48)
+    assert "left out of --data, as it is in --test too: 1 picture" in said[-2]
     shutil.copytree(place / "pictures", tmp_path / "strange")
     (tmp_path / "strange" / "left").rename(tmp_path / "strange" / "middle")
     with pytest.raises(DataError, match="30 pictures of the class 'middle', which --data does not have"):
@@ -285,4 +300,4 @@ def test_pictures_of_many_sizes_are_looked_at_one_by_one(place: Path, tmp_path: 
         picture = Image.open(path).resize((12 + 4 * (number % 3), 12))
         picture.save(tmp_path / "data" / "ab"[number % 2] / path.name)
     assert len(probe(folder, tmp_path / "data").layers) == 2
-    assert replace(Pixels(), crop=True).wider(2).size == (448, 448) and Picture("x").label == ""
+    assert replace(Pixels(), crop=True).wider(2).size == (448, 448)
