@@ -123,7 +123,7 @@ _TUNED: dict[str, Any] = {
 }  # fmt: skip
 FURTHER: dict[str, dict[str, dict[str, Any]]] = {
     "draw": {"train": {**_TUNED, "steps": 2000, "rate": 1e-4, "every": 500}, "decode": {"sample": True}},
-    "classify": {"train": {**_TUNED, "passes": 5, "rate": 3e-4}},
+    "classify": {"train": {**_TUNED, "passes": 10, "rate": 5e-4}},
 }
 """For weights that have learnt already. The paper fine-tunes with its Adam and no decay either."""
 
