@@ -120,7 +120,8 @@ def rough(task: Task, samples: int) -> str:
     """What is to be thought of scores on so few samples; nothing where they are many."""
     if task.least == 1 or samples >= ROUGH:
         return ""
-    return f"scores of {task.some(samples)} are rough: one answer is worth {100 / max(samples, 1):.1f} points of 100"
+    worth = "" if task.lowest else f": one answer is worth {100 / max(samples, 1):.1f} points of 100"
+    return f"scores of {task.some(samples)} are rough{worth}"
 
 
 class Pace:
