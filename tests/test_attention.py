@@ -240,8 +240,10 @@ def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.M
     monkeypatch.setattr(kernels, "_cudnn", lambda: changed != "off")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: changed == "deterministic")
     length, dtype = 500 if changed == "short" else 512, torch.float32 if changed == "float32" else torch.bfloat16
-    chosen = kernels._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0)
+    chosen = kernels._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, True)
     assert chosen == (kernels.FUSED if changed else kernels.CUDNN)
+    seen = kernels._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, False)
+    assert seen == (kernels.FUSED if changed not in ("", "short") else kernels.CUDNN), "pictures have few lengths"
     assert set(kernels.FUSED) < set(kernels.CUDNN), "where cuDNN refuses, the others go on"
 
 
@@ -271,7 +273,7 @@ graphs.clear()
 # the way of CUDA, on the CPU
 kernels._capability_of = lambda device: (9, 0)
 torch.backends.cudnn.is_available = lambda: True
-kernels.sdpa = lambda q, k, v, rule, at, *more: kernels.causal(q, k, v, *more)
+kernels.sdpa = lambda q, k, v, rule, at, *more: kernels.whole(q, k, v, *more, causal=isinstance(rule, Causal))
 attention, x = Attention(128, 2).bfloat16(), torch.randn(1, kernels.CUDNN_ROW, 128, dtype=torch.bfloat16)
 traced = torch.compile(attention, fullgraph=True, backend=keep)
 assert torch.equal(traced(x, rule=Causal()), attention(x, rule=Causal()))

@@ -14,6 +14,9 @@ from regard.inputs.augment import COLUMNS, NOTHING, Augment, apply, apply_map, d
 WHOLE = {"width": 1.0, "height": 1.0, "brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "weight": 1.0}
 
 
+PARTNER = COLUMNS.index("partner")
+
+
 def photographs(count: int = 3, height: int = 40, width: int = 56, seed: int = 0) -> Tensor:
     """Smooth colours with some edges and some noise."""
     random = np.random.default_rng(seed)
@@ -27,7 +30,7 @@ def photographs(count: int = 3, height: int = 40, width: int = 56, seed: int = 0
 def table(count: int = 3, **values: float) -> Tensor:
     rows = {name: {**WHOLE, **values}.get(name, 0.0) for name in COLUMNS}
     found = torch.tensor([list(rows.values())] * count)
-    found[:, -1] = torch.arange(count)
+    found[:, PARTNER] = torch.arange(count)
     return found
 
 
@@ -69,6 +72,22 @@ def test_mirroring_comes_after_the_cut_out() -> None:
     assert torch.equal(apply(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
 
 
+def test_moved_pictures_are_their_own_pixels_and_repeat_the_edge_that_was() -> None:
+    x = photographs(height=40, width=56)
+    moved = apply(x, table(right=3 / 56, down=-2.4 / 40), (40, 56))
+    plain = x.float() / 255
+    assert torch.equal(moved[:, :, :38, 3:], plain[:, :, 2:, :-3])
+    assert torch.equal(moved[:, :, :38, :3], plain[:, :, 2:, :1].expand(-1, -1, -1, 3))
+    assert torch.equal(moved[:, :, 38:, 3:], plain[:, :, -1:, :-3].expand(-1, -1, 2, -1))
+    maps = torch.randint(0, 60000, (3, 40, 56))
+    found = apply_map(maps, table(right=-5 / 56, down=4 / 40), (40, 56))
+    assert torch.equal(found[:, 4:, :51], maps[:, :36, 5:])
+    drawn = draw_changes(np.random.default_rng(1), 4000, Augment(crop=1, shift=0.1))[:, -2:]
+    assert (
+        0.099 < abs(drawn).max() <= 0.1 and abs(drawn.mean()) < 0.005 and not Augment(1, 1, False, 0, shift=0.1).nothing
+    )
+
+
 def test_a_quarter_of_a_turn_moves_every_pixel_of_a_square() -> None:
     x = photographs(height=32, width=32)
     turned = apply(x, table(angle=np.pi / 2), 32)
@@ -95,7 +114,7 @@ def test_colours_change_as_pillow_changes_them(name: str, enhance: type, factor:
 def test_mixed_pictures_have_their_parts_of_both() -> None:
     x = photographs()
     changes = table(weight=0.25)
-    changes[:, -1] = torch.tensor([2.0, 0.0, 1.0])
+    changes[:, PARTNER] = torch.tensor([2.0, 0.0, 1.0])
     weight, partner = mixing(changes)
     plain = x.float() / 255
     wanted = weight.view(-1, 1, 1, 1) * plain + (1 - weight).view(-1, 1, 1, 1) * plain[partner]

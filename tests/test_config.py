@@ -14,7 +14,7 @@ from regard.data.settings import Data
 from regard.decode.settings import Decode
 from regard.errors import SettingError, suggest
 from regard.learn.settings import Train
-from regard.runs.settings import GROUPS, differences, gather, resolve
+from regard.runs.settings import GROUPS, check_model, differences, gather, resolve
 from regard.systems import SYSTEMS
 
 KINDS = [Data, Train, Decode, *(system.config for system in SYSTEMS.values())]
@@ -215,7 +215,8 @@ def test_a_strange_group_or_key_of_a_file_is_refused(text: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["vocabulary", "pad", "start", "end"])
 def test_what_follows_from_the_tokenizer_cannot_be_set(name: str) -> None:
     with pytest.raises(SettingError, match=rf"model\.{name} follows from the tokenizer"):
-        resolve({}, {"model": {name: 3}})
+        check_model({name: 3}, "text")
+    check_model({name: 3}, "pictures")
 
 
 def test_differences_are_named_by_their_whole_path() -> None:

@@ -17,15 +17,15 @@ from PIL import Image
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from headed import headed, train
-from regard.data.settings import Data
 from regard.errors import DataError, RegardError, SettingError
+from regard.inputs.augment import NOTHING, Augment
 from regard.inputs.palette import Palette
 from regard.inputs.pixels import Pixels
 from regard.nn.watch import watch
 from regard.runs.evaluating import evaluate
 from regard.runs.parts import Parts, divide
 from regard.runs.probing import probe
-from regard.tasks.pictured import check_reader
+from regard.tasks.pictured import Seeing, check_reader
 from regard.tasks.probe import features, layers_of
 from regard.waists import Batch
 from test_cli import Cli
@@ -121,8 +121,8 @@ def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(plac
     assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
     model = regard.load(tmp_path / "run")
     assert "colours.weight" not in model.weights() and model.reader.side == 12
-    how = model.task.how(model.reader, model.config, 0, Data(crop=0.5))
-    assert how.wide.size == (14, 14) and model.task.how(model.reader, model.config, 0, Data()).wide.size == (12, 12)
+    large = Palette(np.zeros((2, 3)), 140)
+    assert Seeing(large, Augment(crop=0.5)).wide.size == (160, 160) and Seeing(large, NOTHING).wide is large
 
 
 def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_done_to_colours_is_refused(place: Path, tmp_path: Path) -> None:
-    for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop=0.5"), ("draw", "data.flip=true")):
+    for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop=0.5"), ("draw", "data.shift=0.1")):
         with pytest.raises(SettingError, match=setting.partition("=")[0]):
             train(task, place / "pictures", tmp_path / "run", setting, model="imagegpt-mini")
     with pytest.raises(RegardError, match=r"leave model\.colours and model\.size out"):

@@ -36,6 +36,8 @@ class Data:
     """metres that a step of a map of depth is worth; 0: whole numbers are millimetres, others metres"""
     crop: float = 1.0
     """pictures to learn from are cut out at random: the least share of a picture that is taken; 1: pictures are left whole"""
+    shift: float = 0.0
+    """they are moved by up to this share of their sides, by whole pixels: for small pictures, which a cut-out would blur"""
     flip: bool = False
     """every second one is mirrored"""
     colour: float = 0.0

@@ -24,9 +24,10 @@ from regard.errors import SettingError
 
 COLUMNS = (
     "left", "top", "width", "height", "mirrored", "angle", "brightness", "contrast", "saturation", "weight", "partner",
+    "right", "down",
 )  # fmt: skip
 """What the numbers of a row are: the cut-out in shares of the picture, 1 where it is mirrored, radians, factors, and the weight
-of a picture beside its partner, whose place in the batch comes last."""
+of a picture beside its partner, the place of that one in the batch, and how far a picture is moved, in shares of its sides."""
 GREY = (0.299, 0.587, 0.114)
 """how bright red, green and blue are"""
 
@@ -47,6 +48,8 @@ class Augment:
     """the parameter of the Beta distribution of the weights that two pictures are mixed with; 0: none are"""
     rotation: float = 0.0
     """degrees by which pictures are turned at most, to either side"""
+    shift: float = 0.0
+    """they are moved by up to this share of their sides, by whole pixels"""
 
     def __post_init__(self) -> None:
         if not 0 < self.crop <= 1:
@@ -61,18 +64,20 @@ class Augment:
             raise SettingError(f"data.mixup must be at least 0, not {self.mixup}.")
         if not 0 <= self.rotation <= 180:
             raise SettingError(f"pictures are turned by 0 to 180 degrees, not {self.rotation}.")
+        if not 0 <= self.shift < 1:
+            raise SettingError(f"data.shift must be at least 0 and below 1, not {self.shift}.")
 
     @property
     def nothing(self) -> bool:
         """Whether pictures stay as they are."""
-        return self.crop == 1 and not (self.flip or self.colour or self.mixup or self.rotation)
+        return self.crop == 1 and not (self.flip or self.colour or self.mixup or self.rotation or self.shift)
 
 
-NOTHING = Augment(crop=1.0, ratio=1.0, flip=False, colour=0.0, mixup=0.0, rotation=0.0)
+NOTHING = Augment(crop=1.0, ratio=1.0, flip=False, colour=0.0, mixup=0.0, rotation=0.0, shift=0.0)
 
 
 def draw_changes(random: np.random.Generator, count: int, how: Augment) -> NDArray[np.float32]:
-    """(count, 11) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
+    """(count, 13) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
     the others fall out as before."""
     share = 1 - (1 - how.crop) * random.random(count)
     widest = np.minimum(math.log(how.ratio), -np.log(share))  # drawn further apart, it would leave the picture
@@ -85,7 +90,8 @@ def draw_changes(random: np.random.Generator, count: int, how: Augment) -> NDArr
     weight, partner = np.ones(count), random.permutation(count)
     if how.mixup:
         weight = random.beta(how.mixup, how.mixup, count)
-    rows = np.stack([left, top, width, height, mirrored, angle, *colours, weight, partner], axis=1)
+    moved = how.shift * (2 * random.random((2, count)) - 1)
+    rows = np.stack([left, top, width, height, mirrored, angle, *colours, weight, partner, *moved], axis=1)
     return rows.astype(np.float32)
 
 
@@ -119,9 +125,8 @@ def apply_map(values: Tensor, changes: Tensor, size: int | tuple[int, int]) -> T
     new = (size, size) if isinstance(size, int) else size
     batch, height, width = values.shape
     changes = changes.float()
-    down = _centres(changes[:, 1], changes[:, 3], height, new[0])[:, :, None]
-    across = _centres(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])[:, None, :]
-    down, across = _turning(down, across, changes[:, 5].view(-1, 1, 1), height, width)
+    down, across = _places(changes, height, width, new)
+    down, across = _turning(down[:, :, None], across[:, None, :], changes[:, 5].view(-1, 1, 1), height, width)
     rows, columns = _mirrored(down, height), _mirrored(across, width)
     return values.flatten(1).gather(1, (rows * width + columns).flatten(1)).view(batch, *new)
 
@@ -138,6 +143,14 @@ def _centres(first: Tensor, share: Tensor, old: int, new: int, mirrored: Tensor 
     return at if mirrored is None else torch.where(mirrored[:, None] > 0, at.flip(1), at)
 
 
+def _places(changes: Tensor, height: int, width: int, new: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """(B, new) down and (B, new) across: where new pixels lie in old ones. What a move uncovers repeats the edge."""
+    down = _centres(changes[:, 1], changes[:, 3], height, new[0])
+    across = _centres(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])
+    right, below = ((changes[:, place] * side).round()[:, None] for place, side in ((11, width), (12, height)))
+    return (down - below).clamp(0.5, height - 0.5), (across - right).clamp(0.5, width - 0.5)
+
+
 def _weights(centres: Tensor, share: Tensor, old: int, new: int) -> Tensor:
     """(B, new, old) how much of each old pixel is in each new one."""
     reach = (share * (old / new)).clamp(min=1).view(-1, 1, 1)
@@ -148,9 +161,9 @@ def _weights(centres: Tensor, share: Tensor, old: int, new: int) -> Tensor:
 
 def _cut_out(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
     batch, channels, height, width = x.shape
-    across = _centres(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])
+    down, across = _places(changes, height, width, new)
     columns = _weights(across, changes[:, 2], width, new[1])
-    rows = _weights(_centres(changes[:, 1], changes[:, 3], height, new[0]), changes[:, 3], height, new[0])
+    rows = _weights(down, changes[:, 3], height, new[0])
     narrow = torch.bmm(x.reshape(batch, channels * height, width), columns.mT).view(batch, channels, height, new[1])
     # channel by channel: a product of them all would copy the matrices of the rows three times
     return torch.stack([torch.bmm(rows, narrow[:, channel]) for channel in range(channels)], 1)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.nn import raised
 from regard.nn.attention import Attention
 from regard.nn.linear import Linear, linear
 from regard.nn.loss import read_cross_entropy
@@ -73,6 +74,8 @@ class Feed(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        if raised.serves(x, self.up.weight, self.up.bias, self.kind):
+            return self.down(raised.raised(x, self.up.weight, self.up.bias))
         return self.down(self.dropout(self.activation(self.up(x))))
 
 

@@ -21,6 +21,11 @@ from regard.nn.block import ACTIVATIONS
 from regard.nn.convolution import BatchNorm
 from regard.nn.linear import Linear
 
+try:  # comes with builds of torch for CUDA
+    from regard.nn import enlarged
+except ImportError:
+    enlarged = None  # type: ignore[assignment]
+
 Readout = Literal["project", "add", "ignore"]
 Shape = tuple[int, int]
 
@@ -64,7 +69,11 @@ class Neck:
 
 def resized(x: Float[Tensor, "B C h w"], size: Shape) -> Float[Tensor, "B C H W"]:
     """Corners stay corners, as in all of DPT but its positions."""
-    return x if x.shape[-2:] == size else F.interpolate(x, size, mode="bilinear", align_corners=True)
+    if x.shape[-2:] == size:
+        return x
+    if enlarged is not None and enlarged.serves(x):
+        return enlarged.enlarged(x, *size)
+    return F.interpolate(x, size, mode="bilinear", align_corners=True)
 
 
 class ReadToken(Linear):

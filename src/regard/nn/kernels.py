@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.nn.memory import Fixed
-from regard.nn.rules import Both, Causal, Once, Packed, Rule, Window, Written, dense
+from regard.nn.rules import Both, Causal, Once, Packed, Rule, Whole, Window, Written, dense
 
 try:  # torch 2.11 has it; a build without it still runs everything else
     from torch.nn.attention.varlen import varlen_attn
@@ -43,7 +43,7 @@ CUDNN = [SDPBackend.CUDNN_ATTENTION, *FUSED]
 
 CUDNN_ROW = 512
 """Rows of at least this many tokens, a multiple of 128 of them, are few shapes: there cuDNN's is taken where it may be. On an
-H200 it took 9.1 ms of a step of GPT-2 instead of 12.5."""
+H200 it took 9.1 ms of a step of GPT-2 instead of 12.5. Rows that are few shapes by their rule (`Whole`) need not be so long."""
 
 SHORT_ROW, MIDDLE_ROW = 128, 384
 """bfloat16 on CPUs: up to SHORT_ROW keys plain products are fastest, up to MIDDLE_ROW the fused kernel in float32 (two
@@ -157,7 +157,7 @@ def _conjuncts(rule: Rule | None) -> list[Rule]:
 
 def allowed(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None) -> Tensor | None:
     """The rule at these queries and keys; queries stand at `at` (0, 1, 2, … when None)."""
-    if rule is None:
+    if rule is None or isinstance(rule, Whole):
         return None
     if isinstance(rule, Written):
         return rule.table[:, None]
@@ -222,8 +222,10 @@ def biased(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, dropout: f
 def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:
     if at is None and q.shape[-2] == k.shape[-2] and past_form(rule) is not None and not row_form(q, k, rule):
         if q.is_cuda:
-            return causal(q, k, v, scale, dropout)
+            return whole(q, k, v, scale, dropout, causal=True)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
+    if isinstance(rule, Whole) and q.is_cuda:
+        return whole(q, k, v, scale, dropout, causal=False)
     mask = allowed(q, k, rule, at)
     with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
@@ -233,16 +235,19 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, 
     return out
 
 
-def causal(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
-    """Whole rows on CUDA that look back to their beginning."""
-    with sdpa_kernel(_fused(q, dropout), set_priority=True):
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
+def whole(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
+    """Whole rows on CUDA: each query sees all keys, or looks back to the beginning."""
+    with sdpa_kernel(_fused(q, dropout, causal), set_priority=True):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scale)
 
 
-def _fused(q: Tensor, dropout: float) -> list[SDPBackend]:
-    """The kernels to choose from for causal rows, in this order. Gradients of cuDNN's are not the same each time."""
-    whole = q.shape[-2] >= CUDNN_ROW and q.shape[-2] % 128 == 0 and q.shape[-1] in (64, 128) and dropout == 0.0
-    if not whole or q.dtype not in (torch.float16, torch.bfloat16) or torch.are_deterministic_algorithms_enabled():
+def _fused(q: Tensor, dropout: float, causal: bool) -> list[SDPBackend]:
+    """The kernels to choose from, in this order. Gradients of cuDNN's are not the same each time."""
+    length, width = q.shape[-2:]
+    steady = length >= CUDNN_ROW and length % 128 == 0 if causal else length >= CUDNN_ROW // 4
+    if not steady or width not in (64, 128) or dropout or torch.are_deterministic_algorithms_enabled():
+        return FUSED
+    if q.dtype not in (torch.float16, torch.bfloat16):
         return FUSED
     return CUDNN if _generation(q.get_device()) >= 9 and _cudnn() else FUSED
 

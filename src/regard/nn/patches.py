@@ -18,6 +18,7 @@ from regard.errors import SettingError
 from regard.nn.block import Block, Feed, Stack, vaswani_block
 from regard.nn.convolution import Convolutional
 from regard.nn.position import exact
+from regard.nn.rules import Whole
 from regard.waists import Batch, States
 
 Resize = Literal["bicubic", "bilinear"]
@@ -112,7 +113,7 @@ class PatchEncoder(nn.Module):
         x, grid = self.patches(maps[-1])
         x = self.embed(x, grid)
         blocks = sorted({tap for tap in taps if tap >= 0})
-        sequence, tapped = self.encoder(x, taps=blocks)
+        sequence, tapped = self.encoder(x, rule=Whole(), taps=blocks)
         found = dict(zip(blocks, tapped, strict=True))
         summary = sequence[:, 0] if self.pool == "first" else sequence[:, int(self.token) :].mean(1)
         return States(sequence, summary, tuple(found[tap] if tap >= 0 else maps[-1 - tap] for tap in taps))

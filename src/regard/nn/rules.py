@@ -56,6 +56,14 @@ class Causal(Rule):
 
 
 @dataclass(frozen=True, eq=False)
+class Whole(Rule):
+    """Everybody sees everybody, in rows that have few different lengths, as pictures do: kernels may prepare for each."""
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (k >= 0) & (q >= 0)
+
+
+@dataclass(frozen=True, eq=False)
 class Window(Rule):
     """At most `left` steps back and `right` steps ahead, each step `dilation` positions wide: a number, or one a head."""
 

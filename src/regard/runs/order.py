@@ -16,7 +16,7 @@ from regard.decode.settings import Decode
 from regard.errors import RunError, SettingError
 from regard.model import Identity, Model, is_folder, load
 from regard.runs.folder import RunFolder
-from regard.runs.settings import Settings, differences, resolve
+from regard.runs.settings import Settings, check_model, differences, resolve
 from regard.systems import SYSTEMS, find_preset, find_system
 from regard.tasks import Task
 from regard.tasks.heads import take_bias
@@ -97,6 +97,7 @@ def new_order(asked: Asked) -> Order:
 def _order(
     identity: Identity, reader: Any, settings: Settings, sources: Sources, name: str, start: Path | None
 ) -> Order:
+    check_model(settings.model, identity.system.reads)
     config = identity.task.bodied(override(identity.config, settings.model, "model."))
     # as the config reads them: "32" on a command line and 32 in a file are the same
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})

@@ -138,7 +138,7 @@ class Files:
         if not self.sources.valid:
             keys = map(self.task.key, paced(self._all(), f"{self.task.unit} read", self.say))
             held = Held(keys, self.share, least=self.task.least)
-        total, count, shared, labels = Fingerprint(), 0, 0, set[str]()
+        total, count, shared, labels = Fingerprint(), 0, 0, dict[str, None]()
         for sample in paced(self._all(empty), f"{self.task.unit} read", self.say):
             if held is not None and self.task.key(sample) in held:
                 rest.leave(sample)
@@ -148,8 +148,9 @@ class Files:
             count += 1
             shared += self.task.key(sample) in self._valid
             total.add(_content(self.task, rest.take(sample)))
-            labels.update(self.task.labels(sample))
-        return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared, in_order(labels))
+            labels.update(dict.fromkeys(self.task.labels(sample)))
+        listed = tuple(labels) if self.task.as_listed else in_order(labels)
+        return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared, listed)
 
     def _all(self, empty: _Empties | None = None) -> Iterator[Any]:
         for item in self.task.stream(self.sources.data, dict(self.sources.columns) or None):

@@ -56,12 +56,15 @@ def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[
         raise SettingError("train.steps and train.passes both say how long: say one of them.")
     if "steps" in said.get("train", {}):  # in place of a recipe's passes
         made["train"] = replace(made["train"], passes=0.0)
-    model = {**recipe.get("model", {}), **said.get("model", {})}
-    for taken, instead in (("vocabulary", "data.vocabulary"), ("pad", ""), ("start", ""), ("end", ""), ("mask", "")):
-        if taken in model:
-            advice = f" Set {instead}." if instead else ""
-            raise SettingError(f"model.{taken} follows from the tokenizer and cannot be set.{advice}")
-    return Settings(**made, model=model)
+    return Settings(**made, model={**recipe.get("model", {}), **said.get("model", {})})
+
+
+def check_model(model: Mapping[str, Any], reads: str) -> None:
+    """What a tokenizer decides, a person cannot; bodies that read pictures may have sizes of such names."""
+    taken = {"vocabulary": " Set data.vocabulary.", "pad": "", "start": "", "end": "", "mask": ""}
+    for name in model:
+        if name in taken and reads == "text":
+            raise SettingError(f"model.{name} follows from the tokenizer and cannot be set.{taken[name]}")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> list[str]:

@@ -62,7 +62,9 @@ class Seeing:
     @property
     def wide(self) -> Pixels | Palette:
         """As pictures lie in batches that are learnt from: larger where a part is cut out."""
-        return self.pixels if self.augment.crop == 1 else self.pixels.wider(WIDER)
+        if self.augment.crop == 1 or min(self.pixels.size) < LARGE:  # small ones would only be blurred
+            return self.pixels
+        return self.pixels.wider(WIDER)
 
 
 class Pictured(Task):
@@ -130,7 +132,7 @@ class Pictured(Task):
 
     def augment(self, data: Data) -> Augment:
         apart = 4 / 3 if data.crop < 1 else 1.0
-        return Augment(data.crop, apart, data.flip, data.colour, data.mixup)
+        return Augment(data.crop, apart, data.flip, data.colour, data.mixup, shift=data.shift)
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
         return np.ones((len(encoded), 1), dtype=np.int64)

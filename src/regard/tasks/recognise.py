@@ -53,7 +53,7 @@ class Recognise(Pictured):
         if data.mixup and hasattr(config, "colours"):
             raise SettingError(
                 "data.mixup mixes pictures, and this model reads colours of a palette, which has none between those of two: "
-                "leave it out. data.crop, data.flip and data.colour change pictures before they become colours."
+                "leave it out. data.crop, data.shift, data.flip and data.colour change pictures before they become colours."
             )
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:

@@ -48,6 +48,7 @@ class Segment(Mapped):
     model = "dpt-small"
     labelled = True
     paints = True
+    as_listed = True  # so that masks that are written have the numbers of those that were learnt from
     beside, kind, unknown = "mask", np.uint8, float(VOID)
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
@@ -61,7 +62,7 @@ class Segment(Mapped):
         return [str(value) for value in np.unique(read_mask(sample.beside or sample.mask))]
 
     def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
-        numbers = all(label.isdigit() for label in labels)
+        numbers = all(label.isdigit() for label in labels)  # as they occur, while names are in the order of their file
         return seen_classes(map(int, labels)).names if numbers else tuple(labels)
 
     def bodied(self, config: Any) -> Any:

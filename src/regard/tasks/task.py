@@ -111,6 +111,8 @@ class Task:
     """whether answers are searched for, as settings of decode say"""
     labelled: ClassVar[bool] = False
     """whether answers are classes that are found in the data"""
+    as_listed: ClassVar[bool] = False
+    """whether classes keep the order in which the data names them; else they are put in order"""
     cuts: ClassVar[bool] = False
     """whether what is too long is cut, and not skipped"""
     cut: ClassVar[str] = "in their middle"

@@ -1,0 +1,172 @@
+"""Fashion-MNIST: tables of its pictures, and systems of several sizes trained on them, accuracy against training cost.
+
+    python benchmarks/fashion.py tables SOURCE DATA            # SOURCE: the folder of the *-ubyte.gz files
+    python benchmarks/fashion.py train DATA OUT [name ...]     # side by side; what is finished is not begun anew
+    python benchmarks/fashion.py test DATA OUT name            # the test set, with the checkpoint selected on validation
+    python benchmarks/fashion.py figure OUT PICTURE
+
+DATA has train.parquet (55,000 pictures), valid.parquet (5,000 of the training pictures, drawn once) and test.parquet (10,000).
+Names: `tiny-1` … are vit-tiny by its own recipe, with a seed; the rest are those of the figure: 30 passes each, the same
+batches, changes of pictures, and schedule. Checkpoints are selected on the validation part; the figure shows that part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from side_by_side import side_by_side
+
+CLASSES = (
+    "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+HELD_OUT = 5_000
+ALIKE = ("train.passes=30", "train.images=256", "train.decay=0.05", "train.warmup=0.1", "train.schedule=cosine",
+         "train.smoothing=0.1", "data.crop=0.7", "data.flip=true")  # fmt: skip
+
+
+def vit(width: int, depth: int) -> tuple[str, ...]:
+    return (f"model.width={width}", f"model.depth={depth}", f"model.heads={width // 32}", f"model.hidden={4 * width}")
+
+
+MADE = (*ALIKE, "train.rate=1e-3")
+SIZES: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{f"tiny-{seed}": ("vit-tiny", (f"train.seed={seed}",)) for seed in (1, 2, 3)},
+    "vit-64": ("vit-tiny", (*MADE, *vit(64, 4))),
+    "vit-128": ("vit-tiny", (*MADE, *vit(128, 6))),
+    "vit-192": ("vit-tiny", (*MADE, *vit(192, 9))),
+    "vit-256": ("vit-tiny", (*MADE, *vit(256, 12))),
+    "hybrid-64": ("hybrid-tiny", (*MADE, *vit(64, 2))),
+    "hybrid-128": ("hybrid-tiny", (*MADE, *vit(128, 4))),
+    "hybrid-192": ("hybrid-tiny", (*MADE, *vit(192, 6))),
+    "resnet-8": ("resnet-tiny", (*MADE, "model.start=8", "model.widths=8,16,32,64")),
+    "resnet-16": ("resnet-tiny", (*MADE, "model.start=16", "model.widths=16,32,64,128")),
+    "resnet-32": ("resnet-tiny", MADE),
+    "resnet-64": ("resnet-tiny", (*MADE, "model.start=64", "model.widths=64,128,256,512")),
+}
+
+
+def numbers(path: Path) -> np.ndarray:
+    raw = gzip.decompress(path.read_bytes())
+    sides = [int.from_bytes(raw[4 * (1 + n) : 4 * (2 + n)], "big") for n in range(raw[3])]
+    return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * len(sides)).reshape(sides)
+
+
+def tables(source: Path, out: Path) -> None:
+    """Pictures as PNG files inside Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    out.mkdir(parents=True, exist_ok=True)
+    found = {
+        part: (numbers(source / f"{name}-images-idx3-ubyte.gz"), numbers(source / f"{name}-labels-idx1-ubyte.gz"))
+        for part, name in (("train", "train"), ("test", "t10k"))
+    }
+    order = np.random.default_rng(0).permutation(len(found["train"][0]))
+    x, y = found["train"]
+    parts = {
+        "train": (x[order[HELD_OUT:]], y[order[HELD_OUT:]]),
+        "valid": (x[order[:HELD_OUT]], y[order[:HELD_OUT]]),
+        "test": found["test"],
+    }
+    for part, (pictures, labels) in parts.items():
+        rows = []
+        for picture in pictures:
+            file = io.BytesIO()
+            Image.fromarray(picture).save(file, "PNG")
+            rows.append(file.getvalue())
+        named = pa.array([CLASSES[label] for label in labels]).dictionary_encode()
+        pq.write_table(pa.table({"image": pa.array(rows, pa.binary()), "label": named}), out / f"{part}.parquet")
+        print(part, len(rows))
+
+
+def train(names: list[str], data: Path, out: Path, together: int, more: list[str]) -> None:
+    files = ["--data", str(data / "train.parquet"), "--valid", str(data / "valid.parquet")]
+    trainings = {
+        name: ["classify", "--model", model, *files, "--set", *settings, *more]
+        for name, (model, settings) in SIZES.items()
+        if not names or name in names
+    }
+    side_by_side(trainings, out, together, summed)
+
+
+def summed(run: Path) -> dict[str, Any]:
+    """What a run reached, and what its training cost: three forward passes a picture."""
+    from regard.runs.info import info
+
+    told, kept = info(str(run)), json.loads((run / "regard.json").read_text())
+    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    train = kept["settings"]["train"]
+    images = max(row["step"] for row in rows if row["kind"] == "train") * train["images"] * train["accumulate"]
+    return {
+        "valid": max(row["accuracy"] for row in rows if row["kind"] == "valid"), "parameters": told.parameters,
+        "MFLOP": round(told.flops / 1e6, 1), "images": images, "PFLOP": round(3 * told.flops * images / 1e15, 3),
+        "images_per_s": round(rows[-2].get("images_per_s", 0)),
+    }  # fmt: skip
+
+
+def test(name: str, data: Path, out: Path) -> None:
+    """Read once, with the checkpoint that did best on the validation part."""
+    from regard.runs.evaluating import evaluate
+
+    scores = evaluate(out / name, [str(data / "test.parquet")], device="auto").scores
+    print(name, json.dumps({key: value for key, value in scores.items() if key != "confusion"}), flush=True)
+    (out / f"{name}.test.json").write_text(json.dumps(scores))
+
+
+def figure(out: Path, picture: Path) -> None:
+    """Accuracy on the validation part against operations of the training."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    looks = {"vit": ("#1f6f8b", "o"), "hybrid": ("#c2571a", "s"), "resnet": ("#5b8c2a", "^")}
+    for system, (colour, mark) in looks.items():
+        rows = [json.loads((out / f"{name}.json").read_text()) for name in SIZES if name.startswith(system)]
+        rows.sort(key=lambda row: row["PFLOP"])
+        axes.plot(
+            [row["PFLOP"] for row in rows], [row["valid"] for row in rows], mark + "-", color=colour, label=system
+        )
+        for row in rows:
+            axes.annotate(
+                f"{row['parameters'] / 1e6:.1f} M", (row["PFLOP"], row["valid"]), (5, -11), textcoords="offset points",
+                fontsize=8, color=colour,
+            )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xlabel("operations of the whole training, 10¹⁵")
+    axes.set_ylabel("accuracy on 5,000 held-out pictures, %")
+    axes.set_title("Fashion-MNIST, 30 passes: what accuracy costs")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    shown.savefig(picture, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", choices=("tables", "train", "test", "figure"))
+    parser.add_argument("places", nargs="+")
+    parser.add_argument("--together", type=int, default=1)
+    parser.add_argument("--set", nargs="*", default=[])
+    asked = parser.parse_args()
+    first, second = (Path(place) for place in asked.places[:2])
+    if asked.work == "tables":
+        tables(first, second)
+    elif asked.work == "train":
+        train(asked.places[2:], first, second, asked.together, asked.set)
+    elif asked.work == "test":
+        for name in asked.places[2:]:
+            test(name, first, second)
+    else:
+        figure(first, second)
+
+
+if __name__ == "__main__":
+    main()

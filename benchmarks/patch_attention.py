@@ -1,0 +1,109 @@
+"""What it costs to look at a whole picture: one self-attention over its patches, its pixels, its colour values.
+
+    python benchmarks/patch_attention.py [--device cuda] [--most 150528] [--figure docs/patches.png]
+
+A picture of 224 x 224 x 3 and ViT-B's attention (width 768, 12 heads), forward and backward, one picture at a time. `plain`
+writes the scores, as the lecture counts them; `fused` is the kernel that `Attention` takes, which never does. The first columns
+are the arithmetic: scores are entries of a matrix, not parameters, which are 4 · 768² + 4 · 768 however long the row is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from clock import Clock
+
+from regard.nn import kernels
+from regard.nn.attention import Attention
+from regard.nn.rules import Whole
+
+SIDE, WIDTH, HEADS = 224, 768, 12
+ROWS = {f"patches of {patch}": (SIDE // patch) ** 2 + 1 for patch in (32, 16, 8, 4, 2)} | {
+    "pixels": SIDE**2, "colour values": 3 * SIDE**2,
+}  # fmt: skip
+
+
+class Plain(Attention):
+    """Always with the scores written."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        q, k, v = self.project(x)
+        mixed = kernels.plain(q, k, v, None, (WIDTH // HEADS) ** -0.5)[0]
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def measured(attention: torch.nn.Module, length: int, clock: Clock, rule: Any) -> dict[str, float]:
+    """Milliseconds, and bytes beyond those of the weights."""
+    cuda, kind = clock.device == "cuda", torch.bfloat16
+    x = torch.randn(1, length, WIDTH, device=clock.device, dtype=kind, requires_grad=True)
+
+    def work() -> None:
+        (attention(x) if rule is None else attention(x, rule=rule)).float().square().mean().backward()
+
+    if cuda:
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    seconds = clock.median(work, warm=2)
+    return {"ms": round(1000 * seconds, 3)} | (
+        {"MiB": round((torch.cuda.max_memory_allocated() - before) / 2**20, 1)} if cuda else {}
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--most", type=int, default=3 * SIDE**2)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--figure", type=Path)
+    asked = parser.parse_args()
+    clock, found = Clock(asked.device, asked.steps), []
+    room = torch.cuda.get_device_properties(0).total_memory if asked.device == "cuda" else 6 * 2**30
+    ours, plain = (kind(WIDTH, HEADS).to(asked.device, torch.bfloat16) for kind in (Attention, Plain))
+    for name, length in ROWS.items():
+        row: dict[str, Any] = {"what": name, "tokens": length, "scores": length**2}
+        if length <= asked.most:
+            row["fused"] = measured(ours, length, clock, Whole())
+            # scores, weights, and the gradient of each
+            if 4 * 2 * HEADS * length**2 < 0.9 * room:
+                row["plain"] = measured(plain, length, clock, None)
+        found.append(row)
+        print(json.dumps(row), flush=True)
+    if asked.figure:
+        draw(found, asked.figure)
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    for place, key, title in zip(axes, ("MiB", "ms"), ("memory, MiB (CUDA)", "time, ms"), strict=True):
+        if not any(key in row.get("fused", {}) for row in found):
+            place.set_visible(False)
+            continue
+        for way, mark, colour in (("plain", "o-", "#c2571a"), ("fused", "s-", "#1f6f8b")):
+            rows = [row for row in found if key in row.get(way, {})]
+            place.plot([row["tokens"] for row in rows], [row[way][key] for row in rows], mark, color=colour, label=way)
+        place.set_xscale("log")
+        place.set_yscale("log")
+        place.set_xlabel("tokens of a picture of 224 x 224")
+        place.set_title(title)
+        place.grid(alpha=0.25)
+        place.legend(frameon=False)
+    places = [row["tokens"] for row in found]
+    for axis in axes:
+        axis.set_xticks(places, [f"{row['what'].replace('patches of ', '/')}\n{row['tokens']:,}" for row in found])
+        axis.tick_params(axis="x", labelsize=7)
+        axis.minorticks_off()
+    shown.savefig(path, dpi=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Dense prediction from nothing: a small DPT, its hybrid, and convolutions of the same size under the same head.
+
+    python benchmarks/scenes.py camvid|tum DATA OUT [name ...] [--together 3] [--set …]    # train, then the test part, once
+    python benchmarks/scenes.py camvid|tum DATA OUT --pictures PICTURE
+
+DATA of camvid holds train/, val/ and test/, each with images/ and masks/, and classes.txt; of tum train/ and test/, each with
+images/ and depth/. CamVid is selected on its val part; of TUM's training sequence the last tenth is held out to select on,
+and the test part is another sequence. All sides learn alike: same rate, passes, changes of pictures, from random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from side_by_side import side_by_side
+
+ALIKE = ("train.images=16", "train.rate=5e-4", "train.decay=0.05", "train.warmup=0.1", "train.schedule=cosine",
+         "data.crop=0.4", "data.flip=true", "data.colour=0.3")  # fmt: skip
+MODELS: dict[str, tuple[str, ...]] = {
+    "dpt": ("dpt-small",),
+    "hybrid": ("dpt-hybrid-small",),
+    "convolutions": ("resnet-18", "model.start=48", "model.widths=48,96,192,384"),
+}
+TASKS = {
+    "camvid": ("segment", ("train.passes=150", "data.shape=192,256", "train.every=860")),
+    "tum": ("depth", ("train.passes=100", "data.shape=128,160", "train.every=500")),
+}
+
+
+def held_out(data: Path, out: Path) -> list[str]:
+    """The last tenth of TUM's sequence apart: neighbours in time look alike, so no frames are drawn at random."""
+    frames = sorted((data / "train/images").iterdir())
+    for number, frame in enumerate(frames):
+        part = "train" if number < 0.9 * len(frames) else "valid"
+        for kind in ("images", "depth"):
+            (out / part / kind).mkdir(parents=True, exist_ok=True)
+            beside = next((data / "train" / kind).glob(f"{frame.stem}.*"))
+            shutil.copy(beside, out / part / kind / beside.name)
+    return ["--data", str(out / "train"), "--valid", str(out / "valid")]
+
+
+def summed(run: Path) -> dict[str, Any]:
+    from regard.runs.info import info
+
+    kept = json.loads((run / "regard.json").read_text())
+    return {"parameters": info(str(run)).parameters, "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
+
+
+def test(name: str, data: Path, out: Path) -> None:
+    """Read once, with the checkpoint that did best on the validation part."""
+    from regard.runs.evaluating import evaluate
+
+    told = out / f"{name}.test.json"
+    if (out / f"{name}.json").exists() and not told.exists():
+        told.write_text(json.dumps(evaluate(out / name, [str(data / "test")]).scores))
+        print(name, "test", told.read_text(), flush=True)
+
+
+def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
+    """Some of the test part: the picture, what is right, and what each model says."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    import regard
+    from regard.raster import read_depth, read_mask
+
+    files = sorted((data / "test/images").iterdir())
+    files = [files[number] for number in (np.linspace(0.1, 0.9, 5) * len(files)).astype(int)]
+    names = [name for name in MODELS if (out / name).exists()]
+    shown, axes = plt.subplots(
+        len(files), 2 + len(names), figsize=(2.6 * (2 + len(names)), 2.0 * len(files)), layout="constrained"
+    )
+    beside, kind = ("masks", "mask") if place == "camvid" else ("depth", "depth")
+    models = {name: regard.load(out / name) for name in names}
+    for row, file in zip(axes, files, strict=True):
+        right = next((data / "test" / beside).glob(f"{file.stem}.*"))
+        maps = [read_mask(str(right)) if place == "camvid" else read_depth(str(right))]
+        maps += [model.answer(str(file)).extra[kind] for model in models.values()]
+        row[0].imshow(plt.imread(file))
+        known = maps[0] < 11 if place == "camvid" else maps[0] > 0
+        for place_, found in zip(row[1:], maps, strict=True):
+            seen = np.ma.masked_where(~known, found) if found is maps[0] else found
+            if place == "camvid":
+                place_.imshow(seen, cmap="tab20", vmin=0, vmax=11, interpolation="nearest")
+            else:
+                place_.imshow(seen, cmap="viridis_r", vmin=0.4, vmax=3.0)
+    for place_, title in zip(axes[0], ("picture", "right", *names), strict=True):
+        place_.set_title(title)
+    for place_ in axes.flat:
+        place_.axis("off")
+    shown.savefig(picture, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("place", choices=tuple(TASKS))
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", default=list(MODELS))
+    parser.add_argument("--together", type=int, default=3)
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--set", nargs="*", default=[])
+    asked = parser.parse_args()
+    if asked.pictures:
+        return pictures(asked.place, asked.data, asked.out, asked.pictures)
+    task, own = TASKS[asked.place]
+    files = ["--data", str(asked.data / "train"), "--valid", str(asked.data / "val")]
+    if asked.place == "tum":
+        files = held_out(asked.data, asked.out / "parts")
+    trainings = {
+        name: [task, "--model", MODELS[name][0], *files, "--set", *ALIKE, *own, *MODELS[name][1:], *asked.set]
+        for name in asked.names
+    }
+    side_by_side(trainings, asked.out, asked.together, summed)
+    for name in asked.names:
+        test(name, asked.data, asked.out)
+
+
+if __name__ == "__main__":
+    main()

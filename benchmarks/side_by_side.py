@@ -1,0 +1,45 @@
+"""Several trainings on one device, some at a time: small models leave much of it idle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Begun = tuple["subprocess.Popen[bytes]", float]
+
+
+def side_by_side(
+    trainings: Mapping[str, Sequence[str]], out: Path, together: int, summed: Callable[[Path], dict[str, Any]]
+) -> None:
+    """Each is what follows `regard train`, but for `--out`. What a run came to is left beside its folder as JSON; a training
+    that was interrupted goes on, and one that is finished is not begun anew."""
+    out.mkdir(parents=True, exist_ok=True)
+    waiting = [name for name in trainings if not (out / f"{name}.json").exists()]
+    running: dict[str, Begun] = {}
+    while waiting or running:
+        while waiting and len(running) < together:
+            name = waiting.pop(0)
+            running[name] = _begin(list(trainings[name]), out / name), time.perf_counter()
+        for name, (process, begun) in list(running.items()):
+            if process.poll() is None:
+                continue
+            del running[name]
+            if process.returncode:
+                print(name, out.joinpath(f"{name}.log").read_text()[-1500:], flush=True)
+                continue
+            told = {"name": name, "seconds": round(time.perf_counter() - begun, 1), **summed(out / name)}
+            (out / f"{name}.json").write_text(json.dumps(told))
+            print(json.dumps(told), flush=True)
+        time.sleep(0.2)
+
+
+def _begin(words: list[str], run: Path) -> subprocess.Popen[bytes]:
+    going_on = ["--resume"] if (run / "checkpoints").exists() else []
+    command = [sys.executable, "-m", "regard", "train", *words, "--out", str(run), *going_on]
+    with run.with_name(f"{run.name}.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

@@ -1,0 +1,143 @@
+"""Systems that see, on a CUDA device: recorded training is plain training, and kernels agree with the CPU."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import regard
+from regard.data.settings import Data
+from regard.inputs.augment import Augment, apply, draw_changes
+from regard.learn.compute import Compute, Loss
+from regard.learn.settings import Train
+from regard.learn.world import World
+from regard.model import Model, assemble
+from regard.nn import raised
+from regard.nn.block import Feed
+from regard.nn.dense import resized
+from regard.tasks.task import Terms
+from regard.waists import Batch
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+CASES = [
+    *(("classify", name) for name in ("vit-tiny", "hybrid-tiny", "resnet-tiny", "swin-mini")),
+    *(("segment", name) for name in ("vit-tiny", "hybrid-tiny", "resnet-tiny", "swin-mini", "dpt-small")),
+    *(("depth", name) for name in ("vit-tiny", "resnet-tiny", "swin-mini", "dpt-hybrid-small")),
+]
+
+
+def made(task: str, name: str) -> Model:
+    torch.manual_seed(1)
+    model = regard.build(name, task=task, device="meta")
+    labels = () if task == "depth" else tuple("abcde")
+    model = assemble(replace(model.identity, labels=labels), model.task.ready(model.config, Data()))
+    for parameter in model.parameters():
+        if float(parameter.detach().abs().sum()) == 0:  # nothing passes through a gate that is shut
+            torch.nn.init.normal_(parameter, std=0.02)
+    for part in model.modules():  # chance is drawn otherwise in a recording
+        if hasattr(part, "share"):
+            part.share = 0.0
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    return model
+
+
+def batch_for(model: Model, count: int = 4) -> Batch:
+    how = Augment(crop=0.6, colour=0.2, mixup=0.2 if model.task.name == "classify" else 0.0)
+    random = np.random.default_rng(3)
+    height, width = model.pixels_or_refuse().size
+    x = torch.from_numpy(random.integers(0, 256, (count, 3, height + 8, width + 8), dtype=np.uint8))
+    labels: torch.Tensor = torch.from_numpy(random.integers(0, 5, count))
+    if model.task.name == "segment":
+        labels = torch.from_numpy(random.integers(0, 5, (count, height + 8, width + 8)))
+    if model.task.name == "depth":
+        labels = torch.from_numpy(random.random((count, height + 8, width + 8)).astype(np.float32) * 4 + 0.5)
+    return Batch(x, labels=labels, changes=torch.from_numpy(draw_changes(random, count, how)), changed_by=how)
+
+
+def gradients(model: Model, way: Any, batch: Batch, precision: str) -> tuple[float, dict[str, torch.Tensor]]:
+    model = copy.deepcopy(model).cuda().train()
+    settings = Train(precision=precision)  # type: ignore[arg-type]
+    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device("cuda"), World(), steady=True)
+    compute.choose(way)
+    total = compute(batch)[0]
+    total = compute(batch)[0] if way == "graph" else total  # the second one is repeated, and writes gradients anew
+    return float(total), {name: p.grad.double().cpu() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("task", "name"), CASES)
+def test_a_recorded_step_is_a_plain_one(task: str, name: str) -> None:
+    model = made(task, name)
+    batch = batch_for(model)
+    plain, wanted = gradients(model, "plain", batch, "float32")
+    recorded, got = gradients(model, "graph", batch, "float32")
+    assert wanted.keys() == got.keys() and len(wanted) > 10
+    assert recorded == pytest.approx(plain, rel=1e-3)
+    whole = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
+    apart = sum(float((got[key] - wanted[key]).square().sum()) for key in wanted) ** 0.5
+    assert apart <= 2e-2 * whole  # kernels of convolutions are chosen anew, and add in any order
+
+
+@pytest.mark.parametrize(("task", "name"), CASES)
+def test_the_device_sees_what_the_cpu_sees(task: str, name: str) -> None:
+    model = made(task, name).eval()
+    height, width = model.pixels_or_refuse().size
+    pixels = torch.rand(2, 3, height, width)
+    with torch.no_grad():
+        wanted = model.states(pixels).sequence
+        got = copy.deepcopy(model).cuda().states(pixels.cuda()).sequence.cpu()
+        low = copy.deepcopy(model).cuda().bfloat16().states(pixels.cuda().bfloat16()).sequence.cpu().float()
+    assert (got - wanted).norm() <= 5e-3 * wanted.norm()
+    assert (low - wanted).norm() <= 6e-2 * wanted.norm()
+
+
+def test_pictures_are_changed_on_the_device_as_on_the_cpu() -> None:
+    how = Augment(crop=0.3, colour=0.3, mixup=0.4, rotation=10.0)
+    random = np.random.default_rng(0)
+    x = torch.from_numpy(random.integers(0, 256, (5, 3, 40, 52), dtype=np.uint8))
+    changes = torch.from_numpy(draw_changes(random, 5, how))
+    wanted = apply(x, changes, (32, 30), how)
+    assert (apply(x.cuda(), changes.cuda(), (32, 30), how).cpu() - wanted).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize(("old", "new"), [((5, 7), (10, 14)), ((6, 6), (1, 9)), ((9, 4), (5, 3)), ((1, 3), (4, 6))])
+@pytest.mark.parametrize("channels", [32, 40, 130])
+def test_maps_are_made_larger_as_torch_does_it(old: tuple[int, int], new: tuple[int, int], channels: int) -> None:
+    x = torch.randn(3, channels, *old, device="cuda")
+    wanted = F.interpolate(x.double(), new, mode="bilinear", align_corners=True)
+    with torch.no_grad():
+        for given in (x, x.to(memory_format=torch.channels_last)):
+            assert (resized(given, new) - wanted).abs().max() < 1e-5
+        assert (resized(x.bfloat16(), new) - wanted).norm() < 1e-2 * wanted.norm()
+    assert resized(x.requires_grad_(), new).requires_grad
+
+
+@pytest.mark.parametrize("kind", ["gelu", "gelu_tanh"])
+def test_a_matrix_and_gelu_in_one_kernel_are_nearer_to_float64_than_in_two(kind: str) -> None:
+    torch.manual_seed(0)
+    feed = Feed(192, 768, kind).cuda()
+    torch.nn.init.normal_(feed.up.weight, std=0.12)  # sums spread as far as those of a trained model
+    torch.nn.init.normal_(feed.up.bias, std=0.5)
+    x = torch.randn(4, 50, 192, device="cuda")
+    low, small = copy.deepcopy(feed).bfloat16(), x.bfloat16()
+    exact = copy.deepcopy(low).double()
+    wanted = exact.activation(exact.up(small.double()))
+    two = low.activation(low.up(small))
+    with torch.no_grad():
+        assert raised.serves(small, low.up.weight, low.up.bias, kind)
+        one = raised.raised(small, low.up.weight, low.up.bias)
+        whole = low(small)
+    assert (one - wanted).norm() <= 1.001 * (two - wanted).norm() and (one - wanted).abs().max() < 0.02
+    assert (whole - exact(small.double())).norm() < 1e-2 * whole.norm()
+    assert not raised.serves(small, low.up.weight, low.up.bias, kind), "where something learns"
+    with torch.no_grad():
+        assert torch.equal(torch.compile(low)(small), whole) or torch.allclose(
+            torch.compile(low)(small), whole, atol=1e-2
+        )
