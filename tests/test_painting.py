@@ -26,8 +26,9 @@ from regard.learn.settings import Train
 from regard.model import Identity, Model, assemble
 from regard.systems import SYSTEMS, imagegpt
 from regard.tasks import SEEING, find_task
-from regard.tasks.painting import Painting, draw_completions, shifted, some
-from regard.tasks.probe import Part, features, fit, probe, said
+from regard.tasks.painting import Painting, draw_completions, shifted
+from regard.tasks.pictured import some
+from regard.tasks.probe import Part, features, fit, layers_of, probe, said
 from regard.tasks.task import Encoded, Sums
 from regard.waists import Batch
 from tiny import near, noise, noisy
@@ -267,7 +268,7 @@ def test_layers_that_know_more_score_more_and_the_penalty_is_chosen_without_the_
     assert [one.strength for one in spoiled] == [one.strength for one in found] and spoiled[1].accuracy < 10
     alone = probe(train, valid)
     assert [one.accuracy for one in alone] == [one.valid for one in found]
-    few = probe(Part(train.features[:1, :30], train.labels[:30]), valid, strengths=(10.0, 1e-6))
+    few = probe(Part(train.features[:1], train.labels).taken(torch.arange(30)), valid, strengths=(10.0, 1e-6))
     assert few[0].strength == 10.0  # nothing is to be learnt of noise
     with pytest.raises(DataError, match="one class"):
         probe(replace(train, labels=train.labels * 0), valid)
@@ -278,13 +279,18 @@ def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
     body = noisy(imagegpt.build(config)).train()
     colours = torch.randint(3, (5, 64), generator=torch.Generator().manual_seed(1))
     batches = [replace(shifted(colours[rows], config), labels=torch.tensor(rows)) for rows in ([0, 1, 2], [3, 4])]
-    part = features(body, batches, 3)
-    assert part.features.shape == (3, 5, 12) and part.labels.tolist() == [0, 1, 2, 3, 4] and body.training
+    layers = layers_of(config)
+    part = features(body, batches, layers)
+    assert (
+        [layer.shape for layer in part.features] == [(5, 12)] * 3
+        and part.labels.tolist() == [0, 1, 2, 3, 4]
+        and body.training
+    )
     taps = body.eval()(shifted(colours, config), taps=(0, 1, 2)).taps
     for ours, tap in zip(part.features, taps, strict=True):
         near(ours, (tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()).mean(1))
     with pytest.raises(DataError, match="no labelled"):
-        features(body, [], 3)
+        features(body, [], layers)
 
 
 def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
@@ -297,7 +303,10 @@ def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
         for rows in torch.arange(count).split(50):
             yield replace(shifted(ids[rows], model.config), labels=ids[rows, 3])
 
-    parts = [features(model.body, batches(count, seed), 2) for count, seed in ((300, 31), (100, 32), (150, 33))]
+    parts = [
+        features(model.body, batches(count, seed), layers_of(model.config))
+        for count, seed in ((300, 31), (100, 32), (150, 33))
+    ]
     assert max(one.accuracy for one in probe(*parts)) > 90
 
 
@@ -349,6 +358,9 @@ def test_accuracy_is_drawn_against_layers(tmp_path: Path) -> None:
     rising = [50.0, 70.5, 82.25, 80.0]
     text = draw_layers({"mini": rising, "raw": [60.0] * 4}, tmp_path / "it.svg", "Probe", "of four").read_text()
     assert "82.25 at layer 3" in text and "60.00 at layer 1" in text and "mini" in text
+    names = ["stage 1", "stage 2", "block 1", "block 2"]
+    text = draw_layers({"mini": rising}, tmp_path / "it.svg", names=names).read_text()
+    assert "82.25 at block 1" in text and all(f">{name}</text>" in text for name in names)
     for count in itertools.chain(range(1, 4), (48,)):
         assert draw_layers({"one": [1.0] * count}, tmp_path / f"{count}.png").exists()
     with pytest.raises(RegardError, match="no layer"):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from regard.nn.watch import watch
     from regard.runs.checking import check
     from regard.runs.evaluating import evaluate
+    from regard.runs.probing import probe
     from regard.runs.training import train
     from regard.waists import Answer
 
@@ -21,13 +22,14 @@ _HOMES = {
     "check": "regard.runs.checking",
     "evaluate": "regard.runs.evaluating",
     "load": "regard.model",
+    "probe": "regard.runs.probing",
     "save": "regard.model",
     "train": "regard.runs.training",
     "watch": "regard.nn.watch",
 }
 """Where the public names live; they are fetched when first used, so that `import regard` does not wait for torch."""
 
-__all__ = ["Answer", "Model", "__version__", "build", "check", "evaluate", "load", "save", "train", "watch"]
+__all__ = ["Answer", "Model", "__version__", "build", "check", "evaluate", "load", "probe", "save", "train", "watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,8 +20,8 @@ app = typer.Typer(
     help="The transformer family: train on your own files, load what is published, answer, and see what it looked at.",
 )  # fmt: skip
 
-FILES = ("--data", "--valid")
-SEVERAL = ("--data", "--valid", "--columns", "--set")
+FILES = ("--data", "--valid", "--test")
+SEVERAL = (*FILES, "--columns", "--set")
 """Options that take several values after one name."""
 
 PICTURES = (".png", ".svg", ".html", ".htm", ".json")
@@ -226,6 +226,54 @@ def explain(
     found = model.explain(*given)
     path = found.save(out, layer, head)
     print(f"{found.title}\n{path}")
+
+
+@app.command()
+def probe(
+    run: Folder,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            help="Pictures: a folder for each class, or a table of image and label. Without: those of the run.",
+            show_default=False,
+        ),
+    ] = None,
+    valid: Annotated[
+        list[str] | None,
+        typer.Option("--valid", help="Pictures that the penalty is chosen by; else a share is held out."),
+    ] = None,
+    test: Annotated[
+        list[str] | None,
+        typer.Option("--test", help="Pictures that the accuracy is told of; else a share is held out."),
+    ] = None,
+    columns: Columns = None,
+    most: Annotated[int, typer.Option("--most", help="Learn from no more pictures than these.")] = 60_000,
+    out: Annotated[Path, typer.Option("--out", help="Draw accuracy by layer: a .png or .svg file.")] = Path(
+        "probe.png"
+    ),
+    device: Device = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Tell what each layer knows: a linear classifier of pictures on its states, which stay as they are."""
+    from regard.runs.probing import probe as run_probe
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    found = run_probe(
+        run, data or (), valid=valid or (), test=test or (), columns=named(columns), most=most, out=out, device=device,
+        say=say,
+    )  # fmt: skip
+    if json:
+        print(as_json(found.as_dict()))
+        return
+    rows = [
+        {"layer": x.layer, "accuracy": f"{x.accuracy:.2f}", "validation": f"{x.valid:.2f}", "penalty": f"{x.penalty:g}"}
+        for x in found.layers
+    ]
+    show(rows, right=("accuracy", "validation", "penalty"))
+    print(f"{found.best.accuracy:.2f} % at {found.best.layer}\n{found.picture}")
 
 
 @app.command()

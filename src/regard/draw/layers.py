@@ -17,8 +17,11 @@ HIGH: Final = 3.6
 COLOURS: Final = (ACCENT, WARM, QUIET)
 
 
-def draw_layers(curves: Mapping[str, Sequence[float]], path: Path, title: str = "", about: str = "") -> Path:
-    """Shares of 100 by layer, a curve for each name; the first layer is 1. Into a .png or .svg file."""
+def draw_layers(
+    curves: Mapping[str, Sequence[float]], path: Path, title: str = "", about: str = "", names: Sequence[str] = ()
+) -> Path:
+    """Shares of 100 by layer, a curve for each name, into a .png or .svg file. `names` of the layers; else they are counted,
+    and the first is 1."""
     ending = check_ending(path, (".png", ".svg"))
     if not curves or not all(curves.values()):
         raise RegardError("there is no layer to draw.")
@@ -34,14 +37,19 @@ def draw_layers(curves: Mapping[str, Sequence[float]], path: Path, title: str = 
             axes.plot(layers, values, color=colour, linewidth=1.8, marker="o", markersize=4, label=label(name, 40))
             best = max(layers, key=lambda layer: (values[layer - 1], -layer))
             axes.plot([best], [values[best - 1]], "o", markersize=10, markerfacecolor="none", markeredgecolor=colour)
+            where = names[best - 1] if names else f"layer {best}"
             axes.annotate(
-                f"{values[best - 1]:.2f} at layer {best}", (best, values[best - 1]), xytext=(0, 10), size=9, color=colour,
+                f"{values[best - 1]:.2f} at {where}", (best, values[best - 1]), xytext=(0, 10), size=9, color=colour,
                 textcoords="offset points", ha="right" if best > deepest / 2 else "left", va="bottom", weight="bold",
             )  # fmt: skip
         axes.set_xlim(0.5, deepest + 0.5)
         axes.margins(y=0.18)
-        axes.set_xticks(range(1, deepest + 1, -(-deepest // 24)))
-        axes.set_xlabel("layer", size=8.5, labelpad=4)
+        kinds = list(dict.fromkeys(name.rpartition(" ")[0] for name in names)) or ["layer"]
+        # block 1, block 2, … are 1, 2, … of blocks; where there are two kinds, each is named
+        said = [label(name if len(kinds) > 1 else name.rpartition(" ")[2], 10) for name in names]
+        step = -(-deepest // (10 if len(kinds) > 1 else 24))
+        axes.set_xticks(range(1, deepest + 1, step), said[::step] or None)
+        axes.set_xlabel(kinds[0] if len(kinds) == 1 else "", size=8.5, labelpad=4)
         axes.set_ylabel("accuracy, %", size=8.5)
         axes.grid(axis="y", color=LINE, linewidth=0.6)
         axes.set_axisbelow(True)

@@ -17,6 +17,7 @@ from regard.explain.attribution import Score, ahead, study
 from regard.explain.blocks import Blocks
 from regard.explain.explanation import Explanation
 from regard.explain.seeing import View
+from regard.nn.causal import DecoderOnly
 from regard.nn.patches import PatchEncoder
 from regard.tasks.asked import Asked
 from regard.tasks.pictured import picture_of
@@ -98,17 +99,19 @@ def explain_picture(model: Asked, source: Any, target: str | None = None) -> Gaz
 def _explained(model: Asked, picture: np.ndarray, target: str | None, name: str) -> Gaze:
     pixels = model.pixels_or_refuse()
     seen = pixels.prepare(picture)
-    x = torch.from_numpy(seen).permute(2, 0, 1)[None].contiguous().to(model.device)
+    x = torch.from_numpy(seen.copy()).permute(2, 0, 1)[None].contiguous().to(model.device)
     batch = model.task.looked_at(model, Batch(x))
     with torch.inference_mode():
         logits = model.task.logits(model, batch).float()
     which, said, facts = _asked(model, logits, target)
     body = model.body
     title = f"{name} → {said}"
+    if isinstance(body, DecoderOnly):  # a row of colours, each of one pixel
+        ways, attention = _looked(model, batch, which, pixels.size, 0)
+        return Gaze(title, (), facts, picture=seen, attention=attention, ways=ways)
     if not isinstance(body, PatchEncoder):
         return Gaze(title, (), facts, picture=seen, ways={"what counted": _owed(model, batch, which)})
-    grid = _grid(body, batch)
-    ways, attention = _looked(model, batch, which, grid)
+    ways, attention = _looked(model, batch, which, _grid(body, batch), int(body.token))
     return Gaze(title, (), facts, picture=seen, attention=attention, ways=ways, positions=_alike(body))
 
 
@@ -145,10 +148,10 @@ def _grid(body: PatchEncoder, batch: Batch) -> tuple[int, int]:
         return body.patches.grid(maps[-1])
 
 
-def _looked(model: Asked, batch: Batch, which: int, grid: tuple[int, int]) -> tuple[dict[str, Grid], Grid]:
-    body, before = model.body, int(model.body.token)
+def _looked(model: Asked, batch: Batch, which: int, grid: tuple[int, int], before: int) -> tuple[dict[str, Grid], Grid]:
+    """`before`: tokens that stand before the places of the grid."""
     length = before + grid[0] * grid[1]
-    single = model.task.name == "classify" and body.pool == "first"
+    single = model.task.name == "classify" and getattr(model.body, "pool", "mean") == "first"
     at = (0,) if single else tuple(range(before, length))
     view = View(0, length, Blocks.of(length, length, set()), at)
     (owed,) = study(model, batch, [view], [Score("", 0, at, _number(which))])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,10 @@ class Palette:
     def least(self) -> int:
         """Pixels that the shorter side of a file needs, so that nothing has to be made up (see `read_picture`)."""
         return self.side
+
+    def wider(self, share: float) -> Palette:
+        """The same for larger pictures, of which parts are cut out."""
+        return replace(self, side=round(share * self.side))
 
     def fingerprint(self) -> str:
         """What was encoded by another palette is not the same."""

@@ -146,6 +146,10 @@ class Pixels:
         edge = round(self.edge * min(height, width) / min(self.size)) if self.edge else 0
         return replace(self, size=(height, width), edge=edge)
 
+    def wider(self, share: float) -> Pixels:
+        """The same for larger pictures, of which parts are cut out at random: nothing is cut off before."""
+        return replace(self, size=(round(share * self.size[0]), round(share * self.size[1])), edge=0)
+
     @property
     def least(self) -> int:
         """Pixels that the shorter side of a file needs, so that nothing has to be made up (see `read_picture`)."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,11 @@ from regard.errors import DataError, RegardError
 from regard.loading import read_identity
 from regard.model import Model
 from regard.runs.given import Given, given
+from regard.runs.progress import Pace
 from regard.systems import find_published
 from regard.tasks.embed import BEST, Embed
 from regard.tasks.gaps import gap_of
 from regard.waists import Answer
-
-PAUSE = 10.0
-"""Seconds between two lines about a long work."""
 
 PLACES = 5
 """Lines that are named where several have the same fault."""
@@ -225,7 +222,7 @@ def search(
             f"regard train embed --data PAIRS --model {model.identity.source} --out RUN",
             file=sys.stderr,
         )
-    among, numbers = task.among(model, list(found.values()), _Pace()), list(found)
+    among, numbers = task.among(model, list(found.values()), Pace("texts")), list(found)
     said = Said(model, inputs, as_json)
     headed = not (said.alone or said.only or as_json)
     for some in chunked(given(task, inputs), 1 if said.alone else chunk):
@@ -269,19 +266,6 @@ def searched(file: str, columns: Mapping[str, str]) -> dict[int, str]:
         raise DataError("holds no text.", path, advice="Write one text a line, or give a table with a column 'text'.")
     print(f"searching {len(found):,} text{'s'[: len(found) > 1]} of {file}", file=sys.stderr)
     return found
-
-
-class _Pace:
-    """Every ten seconds a line says how many texts are done."""
-
-    def __init__(self) -> None:
-        self.begun = self.told = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self.told > PAUSE and done < total:
-            self.told = now
-            print(f"  {done:,} of {total:,} texts, {done / (now - self.begun):,.0f} a second", file=sys.stderr)
 
 
 def _print_json(row: Mapping[str, Any]) -> None:

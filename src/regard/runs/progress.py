@@ -30,6 +30,9 @@ SEEN = 200
 ROUGH = 100
 """Fewer samples than this give scores that say little."""
 
+PAUSE = 10.0
+"""Seconds between two lines about a long work."""
+
 GLANCE_SECONDS = 2.0
 """On a terminal the loss is refreshed at least this often."""
 
@@ -117,7 +120,27 @@ def rough(task: Task, samples: int) -> str:
     """What is to be thought of scores on so few samples; nothing where they are many."""
     if task.least == 1 or samples >= ROUGH:
         return ""
-    return f"scores of {task.some(samples)} are rough: one answer is worth {100 / max(samples, 1):.1f} points of 100"
+    worth = "" if task.lowest else f": one answer is worth {100 / max(samples, 1):.1f} points of 100"
+    return f"scores of {task.some(samples)} are rough{worth}"
+
+
+class Pace:
+    """Every ten seconds a line on standard error says how much of a long work is done."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.begun = unit, time.monotonic()
+        self.told = self.begun
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.told > PAUSE and 0 < done < total:
+            self.told = now
+            speed = done / (now - self.begun)
+            left = clock((total - done) / speed)
+            print(
+                f"  {done:,} of {total:,} {self.unit}, {speed:,.{0 if speed >= 10 else 1}f} a second, left {left}",
+                file=sys.stderr,
+            )
 
 
 def quiet() -> Console:

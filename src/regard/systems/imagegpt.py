@@ -117,6 +117,17 @@ PRESETS = {
 }  # fmt: skip
 
 
+_TUNED: dict[str, Any] = {
+    "images": 32, "accumulate": 1, "warmup": 0.05, "schedule": "cosine", "smoothing": 0.0, "betas": "0.9,0.95",
+    "eps": 1e-8, "decay": 0.0, "clip": 1.0,
+}  # fmt: skip
+FURTHER: dict[str, dict[str, dict[str, Any]]] = {
+    "draw": {"train": {**_TUNED, "steps": 2000, "rate": 1e-4, "every": 500}, "decode": {"sample": True}},
+    "classify": {"train": {**_TUNED, "passes": 10, "rate": 5e-4}},
+}
+"""For weights that have learnt already. The paper fine-tunes with its Adam and no decay either."""
+
+
 class Painter(DecoderOnly):
     """The decoder-only body that says colours by a matrix of its own, and sums a picture up as the mean of its states."""
 
@@ -257,4 +268,5 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 SYSTEM = System(
     name="imagegpt", about="decoder-only of 2020: paints pictures pixel by pixel", config=Config, presets=PRESETS,
     build=build, names=NAMES, published=PUBLISHED, tasks=("draw", "classify"), adapt=adapt, reads="pictures",
+    further=FURTHER,
 )  # fmt: skip

@@ -7,9 +7,8 @@ and at each place says the colour that follows, so that nothing is shifted a sec
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,13 @@ from regard.draw.pictures import Line, Shown, contact_sheet, grid, hidden
 from regard.errors import RegardError, SettingError
 from regard.inputs.palette import FILE, Palette
 from regard.inputs.rows import pad
-from regard.raster import read_picture
 from regard.tasks.asked import Asked
-from regard.tasks.pictured import Pictured, picture_of
+from regard.tasks.pictured import Pictured, check_reader, opened, picture_of, place_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
 SHOWN = 8
 """Samples that are gone on with when a model is scored."""
-LOOKED = 2048
-"""Pictures that a palette is learnt from, chosen by chance among all."""
 
 
 @dataclass(frozen=True)
@@ -70,25 +66,17 @@ class Painting(Pictured):
     def reader(self, folder: Path) -> Any:
         return Palette.load(folder)
 
-    def ready(self, config: Any, data: Data) -> Any:
-        """Nothing: a palette is learnt."""
-
-    def learnt(self, samples: Iterable[Picture], config: Any, data: Data) -> Palette:
-        """As many colours as the model has, or as the pictures have. Only some of them are opened."""
-        pictures = (opened(sample, least=config.size) for sample in some(samples, LOOKED))
-        return Palette.learn(pictures, config.colours, config.size)
-
-    def fit(self, config: Any, text: Any) -> Any:
-        return replace(config, colours=len(text))
-
-    def about_reader(self, reader: Any) -> str:
-        return f"{len(reader):,} colours in the palette"
-
     def rows_by(self, reader: Any) -> tuple[int, str]:
         return len(reader), reader.fingerprint()
 
     def bodied(self, config: Any) -> Any:
         return replace(config, draws=True)
+
+    def check(self, config: Any, tokens: int, data: Data) -> None:
+        usual = Data()
+        for name in ("crop", "shift", "flip", "colour", "mixup"):
+            if getattr(data, name) != getattr(usual, name):
+                raise SettingError(f"data.{name} means nothing to draw: pictures are learnt as they are. Leave it out.")
 
     # -- pictures as rows of colours
 
@@ -99,7 +87,7 @@ class Painting(Pictured):
         self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
-        _check_palette(text, config)
+        check_reader(text, config)
         kind = np.uint16 if len(text) <= 2**16 else np.int32
         rows = [text.ids(opened(sample, text.least)).astype(kind) for sample in samples]
         values = np.concatenate(rows) if rows else np.zeros(0, kind)
@@ -119,6 +107,12 @@ class Painting(Pictured):
     def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
         for rows in Even(len(encoded), max(tokens // config.length, 1), 0).sequential():
             yield self.collate(encoded, rows, config)
+
+    def looked_at(self, model: Asked, batch: Batch) -> Batch:
+        """Bytes as they are read in learning: the sign that begins a picture first, and all colours but the last."""
+        if batch.x.dtype != torch.uint8:
+            return batch
+        return replace(batch, x=shifted(super().looked_at(model, batch).x, model.config).x)
 
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
@@ -174,8 +168,13 @@ class Painting(Pictured):
         """Bits that the colour of a pixel takes, and some pictures: halves that are gone on with and, when all is scored, as
         many from nothing (`extra["whole"]`)."""
         palette, colours = palette_of(model), encoded.sides["colours"]
-        shown = [palette.picture(colours[i]) for i in range(min(SHOWN, len(encoded)))]
+        # from all over the data: those of a folder stand class by class
+        count = min(SHOWN, len(encoded))
+        chosen = [number * len(encoded) // count for number in range(count)]
+        shown = [palette.picture(colours[number]) for number in chosen]
         answers = self.answer(model, shown, decode)
+        for answer, number in zip(answers, chosen, strict=True):
+            answer.extra["of"] = place_of(encoded.samples[number]) if encoded.samples else ""
         if most is None:
             whole = self.answer(model, [None] * len(shown), replace(decode, best=1), first=len(shown))
             for answer, drawn in zip(answers, whole, strict=True):
@@ -214,7 +213,7 @@ class Painting(Pictured):
 
     def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
         bits = answer.extra["bits_per_pixel"][0]
-        where = sample.source or f"{sample.path}, row {sample.line}"
+        where = answer.extra.get("of") or place_of(sample)
         return {"picture": where, "drawn": str(answer.value), "bits a pixel": f"{bits:.3f}"}
 
 
@@ -243,24 +242,8 @@ def palette_of(model: Any) -> Palette:
             f"{model.identity.source or 'this model'} has no palette, so its colours are only numbers; logits(ids) and "
             f"states(ids) work without one. Put a {FILE} with clusters into its folder to ask it."
         )
-    _check_palette(model.reader, model.config)
+    check_reader(model.reader, model.config)
     return model.reader
-
-
-def opened(sample: Picture, least: int) -> np.ndarray:
-    """Its pixels; a large file is decoded no larger than is needed for so many on the shorter side."""
-    return read_picture(sample.content or sample.source, least, sample.place)
-
-
-def some(samples: Iterable[Any], most: int, seed: int = 0) -> list[Any]:
-    """At most so many of the samples, each with the same chance, however many there are."""
-    random, source = np.random.default_rng(seed), iter(samples)
-    kept = list(islice(source, most))
-    for seen, sample in enumerate(source, most + 1):
-        place = int(random.integers(seen))
-        if place < most:
-            kept[place] = sample
-    return kept
 
 
 def _begun(item: Any, palette: Palette) -> Begun:
@@ -281,14 +264,6 @@ def _given(begun: Begun, palette: Palette) -> list[int]:
     if begun.picture is None:
         return []
     return palette.ids(begun.picture)[: begun.rows * palette.side].tolist()
-
-
-def _check_palette(palette: Palette, config: Any) -> None:
-    if (len(palette), palette.side) != (config.colours, config.size):
-        raise RegardError(
-            f"the palette is of {len(palette)} colours for pictures of side {palette.side}, the model of {config.colours} for "
-            f"side {config.size}: they do not belong together."
-        )
 
 
 def _check_decode(decode: Decode) -> None:

@@ -10,6 +10,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from regard.data.plan import Epochs, Even
 from regard.data.settings import Data
 from regard.errors import RegardError
 from regard.inputs.augment import NOTHING, Augment, apply, draw_changes
-from regard.inputs.palette import Palette
+from regard.inputs.palette import FILE, Palette
 from regard.inputs.pixels import Pixels
 from regard.raster import read_picture
 from regard.tasks.asked import Asked
@@ -45,23 +46,25 @@ BICUBIC = 3
 LOOKED_AT = 64
 """Pictures that are looked at together when they are answered."""
 
+LEARNT_FROM = 2048
+"""Pictures that a palette is learnt from, chosen by chance among all."""
+
 
 @dataclass(frozen=True)
 class Seeing:
     """How pictures become batches: see `Task.how`."""
 
-    pixels: Pixels
+    pixels: Pixels | Palette
     augment: Augment
     album: list[Album] = field(default_factory=list)
     """one for each side that is decoded, where they were opened"""
 
     @property
-    def wide(self) -> Pixels:
+    def wide(self) -> Pixels | Palette:
         """As pictures lie in batches that are learnt from: larger where a part is cut out."""
         if self.augment.crop == 1 or min(self.pixels.size) < LARGE:  # small ones would only be blurred
             return self.pixels
-        height, width = (round(WIDER * side) for side in self.pixels.size)
-        return replace(self.pixels, size=(height, width), edge=0)
+        return self.pixels.wider(WIDER)
 
 
 class Pictured(Task):
@@ -102,14 +105,20 @@ class Pictured(Task):
         edge = round(WIDER * config.size) if config.size >= LARGE else 0
         return Pixels((config.size, config.size), "shortest", edge, crop=True, resample=BICUBIC)
 
+    def learnt(self, samples: Iterable[Picture], config: Any, data: Data) -> Palette:
+        """As many colours as the model has, or as the pictures have. Only some of them are opened."""
+        pictures = (opened(sample, least=config.size) for sample in some(samples, LEARNT_FROM))
+        return Palette.learn(pictures, config.colours, config.size)
+
     def fit(self, config: Any, text: Any) -> Any:
-        return config
+        return replace(config, colours=len(text)) if isinstance(text, Palette) else config
 
-    def about_reader(self, reader: Pixels) -> str:
+    def about_reader(self, reader: Pixels | Palette) -> str:
         height, width = reader.size
-        return f"looked at in {height} x {width} pixels"
+        colours = f", {len(reader):,} colours in the palette" if isinstance(reader, Palette) else ""
+        return f"looked at in {height} x {width} pixels{colours}"
 
-    def rows_by(self, reader: Pixels) -> tuple[int, str]:
+    def rows_by(self, reader: Any) -> tuple[int, str]:
         return 2**16, ""
 
     def budget(self, train: Any) -> int:
@@ -117,7 +126,8 @@ class Pictured(Task):
 
     # -- batches
 
-    def how(self, text: Pixels, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Seeing:
+    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Seeing:
+        check_reader(text, config)
         return Seeing(text, NOTHING if data is None else self.augment(data))
 
     def augment(self, data: Data) -> Augment:
@@ -158,10 +168,11 @@ class Pictured(Task):
         return x, torch.from_numpy(draw_changes(random, len(rows), how.augment))
 
     def looked_at(self, model: Asked, batch: Batch) -> Batch:
-        """The batch with pixels as the body reads them; those that are so already are left alone."""
+        """The batch with pixels, or colours of a palette, as the body reads them; those that are so already are left alone."""
         if batch.x.dtype != torch.uint8:
             return batch
         pixels = model.pixels_or_refuse()
+        check_reader(pixels, model.config)
         x = batch.x
         if batch.changes is not None:
             x = apply(x, batch.changes, pixels.size, batch.changed_by)
@@ -172,7 +183,7 @@ class Pictured(Task):
     def alone(self, inputs: Any) -> bool:
         return isinstance(inputs, str | bytes | os.PathLike | np.ndarray) or hasattr(inputs, "convert")
 
-    def asked(self, inputs: Sequence[Any], pixels: Pixels) -> tuple[Tensor, list[np.ndarray]]:
+    def asked(self, inputs: Sequence[Any], pixels: Pixels | Palette) -> tuple[Tensor, list[np.ndarray]]:
         """Pictures as bytes (B, 3, H, W), made ready; and as they were."""
         whole = [picture_of(item) for item in inputs]
         made = np.stack([pixels.prepare(picture) for picture in whole])
@@ -188,6 +199,42 @@ def picture_of(item: Any) -> np.ndarray:
     if hasattr(item, "convert"):
         return np.asarray(item.convert("RGB"))
     return read_picture(item if isinstance(item, bytes) else os.fspath(item))
+
+
+def opened(sample: Picture, least: int) -> np.ndarray:
+    """Its pixels; a large file is decoded no larger than is needed for so many on the shorter side."""
+    return read_picture(sample.content or sample.source, least, sample.place)
+
+
+def place_of(sample: Picture) -> str:
+    """What a person finds it by."""
+    return sample.source or f"{sample.path}, row {sample.line}"
+
+
+def some(samples: Iterable[Any], most: int, seed: int = 0) -> list[Any]:
+    """At most so many of the samples, each with the same chance, however many there are."""
+    random, source = np.random.default_rng(seed), iter(samples)
+    kept = list(islice(source, most))
+    for seen, sample in enumerate(source, most + 1):
+        place = int(random.integers(seen))
+        if place < most:
+            kept[place] = sample
+    return kept
+
+
+def check_reader(reader: Any, config: Any) -> None:
+    """Refuse pictures that are made ready for a model of another kind."""
+    if isinstance(reader, Palette) != hasattr(config, "colours"):
+        kinds = ("colours of a palette", "pixels")
+        reads, made = kinds if hasattr(config, "colours") else kinds[::-1]
+        raise RegardError(
+            f"the model reads {reads}, and by its {FILE} pictures become {made}: they do not belong together."
+        )
+    if isinstance(reader, Palette) and (len(reader), reader.side) != (config.colours, config.size):
+        raise RegardError(
+            f"the palette is of {len(reader)} colours for pictures of side {reader.side}, the model of {config.colours} for "
+            f"side {config.size}: they do not belong together. A folder brings both; leave model.colours and model.size out."
+        )
 
 
 def row_of(sample: Picture) -> np.ndarray:

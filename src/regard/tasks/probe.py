@@ -1,13 +1,14 @@
-"""What each layer knows: a linear classifier on the states of each, averaged over the positions of a picture.
+"""What each layer knows: a linear classifier on the states of each, averaged over the places of a picture.
 
-The body itself learns nothing here. Of each layer the states are taken as the next one reads them, at the same size
-everywhere; each number of their mean is brought to mean 0 and spread 1. How strongly the classifier is held back is chosen on
-a validation part; what it reaches on others is told.
+The body itself learns nothing here. Of each block the states are taken as the next one reads them, at the same size
+everywhere, and beside their mean stands the class token, where there is one; of each stage of convolutions or of Swin the map
+is taken as it is. Every number is brought to mean 0 and spread 1. How strongly the classifier is held back is chosen on a
+validation part; what it reaches on others is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,16 +26,48 @@ STEPS = 200
 
 
 @dataclass(frozen=True)
+class Layer:
+    """One that a body can be asked for."""
+
+    name: str
+    """a person's: block 1, stage 2"""
+    at: int
+    """the number to ask for in `taps`"""
+    width: int
+    """numbers that are kept of a picture"""
+    stride: int
+    """pixels from one place to the next"""
+    token: bool = False
+    """a class token stands before the places"""
+
+
+def layers_of(config: Any) -> tuple[Layer, ...]:
+    """All that a body of this config has, from its first to its last."""
+    maps = config.maps()
+    flat = [tap for tap in maps if tap.flat]
+    if not flat:
+        return tuple(Layer(f"stage {number}", tap.at, tap.channels, tap.stride) for number, tap in enumerate(maps, 1))
+    early: Sequence[int] = config.widths if any(tap.at < 0 for tap in maps) else ()
+    stages = [Layer(f"stage {n + 1}", -1 - n, width, 4 * 2**n) for n, width in enumerate(early)]
+    token, width, stride = flat[-1].token, (1 + flat[-1].token) * flat[-1].channels, flat[-1].stride
+    return (*stages, *(Layer(f"block {n + 1}", n, width, stride, token) for n in range(config.depth)))
+
+
+@dataclass(frozen=True)
 class Part:
     """Labelled samples as each layer sees them."""
 
-    features: Tensor
-    """(layers, N, D)"""
+    features: Sequence[Tensor]
+    """of each layer (N, D)"""
     labels: Tensor
     """(N,) numbers of classes"""
 
     def layer(self, number: int, device: torch.device) -> tuple[Tensor, Tensor]:
         return self.features[number].to(device), self.labels.to(device)
+
+    def taken(self, rows: Tensor) -> Part:
+        """Some of the samples, by their numbers."""
+        return Part([layer[rows] for layer in self.features], self.labels[rows])
 
 
 @dataclass(frozen=True)
@@ -49,9 +82,9 @@ class Probed:
     strength: float
 
 
-def features(body: Any, batches: Iterable[Batch], depth: int) -> Part:
-    """What each of so many layers makes of batches whose `labels` (B,) are classes; the body is left as it was."""
-    found: list[Tensor] = []
+def features(body: Any, batches: Iterable[Batch], layers: Sequence[Layer]) -> Part:
+    """What each of these layers makes of batches whose `labels` (B,) are classes; the body is left as it was."""
+    found: list[list[Tensor]] = [[] for _ in layers]
     labels: list[Tensor] = []
     training, device = body.training, next(body.parameters()).device
     body.eval()
@@ -59,32 +92,46 @@ def features(body: Any, batches: Iterable[Batch], depth: int) -> Part:
         with torch.inference_mode():
             for batch in batches:
                 assert batch.labels is not None
-                taps = body(batch.to(device), taps=range(depth)).taps
-                found.append(torch.stack([_mean(tap) for tap in taps]).cpu())
+                taps = body(batch.to(device), taps=[layer.at for layer in layers]).taps
+                for kept, layer, tap in zip(found, layers, taps, strict=True):
+                    kept.append(_mean(tap, layer.token).cpu())
                 labels.append(batch.labels.cpu())
     finally:
         body.train(training)
-    if not found:
+    if not labels:
         raise DataError("there are no labelled pictures to look at.")
-    return Part(torch.cat(found, 1), torch.cat(labels))
+    joined = []
+    for parts in found:  # one layer at a time, so that no more than one is there twice
+        joined.append(torch.cat(parts))
+        parts.clear()
+    return Part(joined, torch.cat(labels))
 
 
-def _mean(states: Tensor) -> Tensor:
-    """(B, D): over the positions, each brought to size 1 first, as the next layer would do it. Gains do not matter: every
-    number is brought to spread 1 later."""
+def _mean(states: Tensor, token: bool) -> Tensor:
+    """(B, D) over the places of a map (B, D, h, w), or of states (B, L, D), each brought to size 1 first, as the next block
+    would do it; (B, 2 D) with a class token in front. Gains do not matter: every number is brought to spread 1 later."""
     wide = states if states.dtype == torch.float64 else states.float()
-    return F.rms_norm(wide, wide.shape[-1:], eps=1e-5).mean(1)
+    if wide.ndim == 4:
+        return wide.mean((2, 3))
+    wide = F.rms_norm(wide, wide.shape[-1:], eps=1e-5)
+    return torch.cat([wide[:, 0], wide[:, 1:].mean(1)], 1) if token else wide.mean(1)
 
 
 def probe(
     train: Part, valid: Part, test: Part | None = None, device: torch.device | str = "cpu",
-    strengths: Sequence[float] = STRENGTHS,
+    strengths: Sequence[float] = STRENGTHS, told: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Probed]:  # fmt: skip
-    """A classifier for each layer. The test part is looked at once a layer, by the one that was chosen."""
-    count, where = int(train.labels.max()) + 1, torch.device(device)
-    if count < 2:
+    """A classifier for each layer. The test part is looked at once a layer, by the one that was chosen. `told` hears how many
+    layers of all are done."""
+    if bool((train.labels == train.labels[0]).all()):
         raise DataError("there is one class only: nothing can be told apart.")
-    return [_probed(layer, count, (train, valid, test), where, strengths) for layer in range(len(train.features))]
+    # one that nothing is learnt of may be asked for
+    count = max(int(part.labels.max()) for part in (train, valid, test) if part is not None) + 1
+    found: list[Probed] = []
+    for layer in range(len(train.features)):
+        found.append(_probed(layer, count, (train, valid, test), torch.device(device), strengths))
+        told(len(found), len(train.features))
+    return found
 
 
 def _probed(

@@ -17,14 +17,14 @@ from regard.data.plan import Shape
 from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.decode.settings import Decode
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, RegardError, SettingError
 from regard.inputs.augment import mixing
 from regard.nn.loss import cross_entropy
 from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.classify import SAID, drawn, scored
 from regard.tasks.heads import numbered
-from regard.tasks.pictured import LOOKED_AT, Pictured, row_of
+from regard.tasks.pictured import LOOKED_AT, Pictured, place_of, row_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
@@ -48,6 +48,13 @@ class Recognise(Pictured):
 
     def bodied(self, config: Any) -> Any:
         return replace(config, draws=False) if hasattr(config, "draws") else config
+
+    def check(self, config: Any, tokens: int, data: Data) -> None:
+        if data.mixup and hasattr(config, "colours"):
+            raise SettingError(
+                "data.mixup mixes pictures, and this model reads colours of a palette, which has none between those of two: "
+                "leave it out. data.crop, data.shift, data.flip and data.colour change pictures before they become colours."
+            )
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         if not labels:
@@ -137,7 +144,7 @@ class Recognise(Pictured):
 
     def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
         sure = answer.extra["probabilities"][answer.value]
-        where = sample.source or f"{sample.path}, row {sample.line}"
+        where = place_of(sample)
         return {"picture": where, "answer": str(answer.value), "reference": sample.label, "probability": f"{sure:.3f}"}
 
 

@@ -1,0 +1,303 @@
+"""Painters that tell classes apart, and what the layers of every body that reads pictures know: through the commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from conftest import facts, rows, same_tensors, stopped_in
+from headed import headed, train
+from regard.errors import DataError, RegardError, SettingError
+from regard.inputs.augment import NOTHING, Augment
+from regard.inputs.palette import Palette
+from regard.inputs.pixels import Pixels
+from regard.nn.watch import watch
+from regard.runs.evaluating import evaluate
+from regard.runs.parts import Parts, divide
+from regard.runs.probing import probe
+from regard.tasks.pictured import Seeing, check_reader
+from regard.tasks.probe import features, layers_of
+from regard.waists import Batch
+from test_cli import Cli
+from test_cli import cli as cli
+from test_seen import paint
+from tiny import near, noisy
+
+SMALL = (
+    "model.size=8", "model.colours=6", "model.width=24", "model.depth=2", "model.heads=2", "model.hidden=48",
+    "train.precision=float32", "data.workers=0", "data.share=0.2",
+)  # fmt: skip
+SIZES: dict[str, Any] = {"width": 12, "heads": 2, "hidden": 12, "depth": 2}
+BODIES: dict[str, dict[str, Any]] = {
+    "imagegpt-mini": {"size": 6, "colours": 5, **SIZES},
+    "vit-tiny": {"size": 8, **SIZES},
+    "hybrid-tiny": {"size": 32, "start": 4, "groups": 2, "stages": (1, 1), **SIZES},
+    "resnet-tiny": {"size": 16, "start": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
+    "bit-50": {"size": 32, "start": 8, "widths": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "groups": 2},
+    "swin-mini": {"size": 32, "width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)},
+    "dpt-small": {"size": 16, "patch": 8, "taps": (0, 1, 2, 3), "laid": (4, 4, 4, 4), **SIZES, "depth": 4},
+}
+STAGES = ["stage 1", "stage 2", "stage 3", "stage 4"]
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.tasks.probe.STEPS", 10)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of two kinds, and a painter that has seen them for a moment."""
+    place = tmp_path_factory.mktemp("a place")
+    data = paint(place / "pictures", 60, side=12)
+    train(
+        "draw", data, place / "painter", *SMALL, "train.steps=30", "train.images=16", "train.every=30", "train.warmup=5",
+        "train.rate=1e-2", model="imagegpt-mini",
+    )  # fmt: skip
+    return place
+
+
+# -- a painter that tells classes apart
+
+
+def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) -> None:
+    from transformers import AutoImageProcessor, ImageGPTForImageClassification
+
+    done = cli(
+        "train", "classify", "--data", place / "pictures", "--model", place / "painter", "--out", place / "told", "--set",
+        "train.steps=60", "train.images=16", "train.every=60", "train.rate=1e-2", "data.share=0.2", "data.crop=0.9",
+        "data.colour=0.1", "data.workers=0", "train.precision=float32",
+    )  # fmt: skip
+    assert done.code == 0 and "a new head for 2 classes" in done.out and "left out" in done.out, done
+    assert "learning colours" not in done.out and facts(place / "told")["scores"]["accuracy"] > 80
+    assert (
+        json.loads(cli("evaluate", place / "told", "--json").out)["accuracy"]
+        == evaluate(place / "told").scores["accuracy"]
+    )
+    path = sorted((place / "pictures" / "right").iterdir())[0]
+    said = json.loads(cli("run", place / "told", path, "--json").out)
+    model = ImageGPTForImageClassification.from_pretrained(place / "told")
+    ids = AutoImageProcessor.from_pretrained(place / "told", use_fast=False)(Image.open(path), return_tensors="pt")
+    chances = model(**ids).logits.softmax(-1)[0]
+    assert model.config.id2label[int(chances.argmax())] == said["value"] == "right"
+    assert torch.allclose(chances, torch.tensor(said["scores"]), atol=1e-5)
+    kept = [Palette.load(place / name) for name in ("painter", "told")]
+    assert kept[0] is not None and kept[1] is not None and kept[0].fingerprint() == kept[1].fingerprint()
+    why = regard.load(place / "told").explain(str(path))
+    with watch(ours := regard.load(place / "told")) as seen, torch.no_grad():
+        ours.answer(str(path))
+    first = seen.weights(seen.names()[0])[0].mean(1).view(2, 8, 8)
+    assert why.attention.shape == (2, 2, 8, 8) and np.allclose(why.attention[0], first, atol=1e-6)
+    assert why.save(place / "why.png").stat().st_size > 500
+    again = cli(
+        "train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again", "--set",
+        "train.steps=1", "data.workers=0",
+    )  # fmt: skip
+    assert again.code == 0, again.err
+
+
+def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(place: Path, tmp_path: Path) -> None:
+    short = (
+        *SMALL, "model.size=12", "model.colours=200", "train.steps=6", "train.images=8", "train.every=3", "data.crop=0.5",
+        "data.flip=true",
+    )  # fmt: skip
+    said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
+    colours = facts(tmp_path / "whole")["model"]["colours"]  # each picture has two
+    assert "learning colours" in said and 48 < colours <= 96 and f"{colours} colours in the palette" in said
+    with stopped_in(4):
+        train("classify", place / "pictures", tmp_path / "run", *short, model="imagegpt-mini")
+    train("classify", (), tmp_path / "run", resume=True)
+    same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "run" / "model.safetensors")
+    assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
+    model = regard.load(tmp_path / "run")
+    assert "colours.weight" not in model.weights() and model.reader.side == 12
+    large = Palette(np.zeros((2, 3)), 140)
+    assert Seeing(large, Augment(crop=0.5)).wide.size == (160, 160) and Seeing(large, NOTHING).wide is large
+
+
+def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> None:
+    import transformers
+
+    random = np.random.default_rng(1)
+    config = transformers.ImageGPTConfig(
+        vocab_size=13, n_positions=36, n_embd=16, n_layer=2, n_head=2, id2label={0: "a", 1: "b", 2: "c"},
+        label2id={"a": 0, "b": 1, "c": 2},
+    )  # fmt: skip
+    theirs = noisy(transformers.ImageGPTForImageClassification(config)).eval()
+    theirs.save_pretrained(tmp_path)
+    clusters = random.uniform(-1, 1, (12, 3))
+    processor = transformers.ImageGPTImageProcessor(clusters=clusters, size={"height": 6, "width": 6})
+    processor.save_pretrained(tmp_path)
+    pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in ((6, 6), (9, 20))]
+    ours = regard.load(tmp_path)
+    assert ours.identity.labels == ("a", "b", "c")
+    for picture, answer in zip(pictures, ours.answer(pictures), strict=True):
+        right = theirs(**processor(Image.fromarray(picture), return_tensors="pt")).logits
+        near(ours.logits(torch.from_numpy(ours.reader.ids(picture))[None]), right)
+        assert np.allclose(answer.scores, right.softmax(-1)[0].detach(), atol=1e-6)
+    Palette(clusters[:11], 6).save(tmp_path)
+    with pytest.raises(RegardError, match="11 colours"):
+        regard.load(tmp_path).answer(pictures)
+
+
+def test_what_cannot_be_done_to_colours_is_refused(place: Path, tmp_path: Path) -> None:
+    for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop=0.5"), ("draw", "data.shift=0.1")):
+        with pytest.raises(SettingError, match=setting.partition("=")[0]):
+            train(task, place / "pictures", tmp_path / "run", setting, model="imagegpt-mini")
+    with pytest.raises(RegardError, match=r"leave model\.colours and model\.size out"):
+        train("classify", place / "pictures", tmp_path / "run", "model.size=9", model=str(place / "painter"))
+    assert not (tmp_path / "run").exists()
+    colours, pixels = Palette(np.zeros((4, 3)), 8), Pixels((8, 8))
+    painter, seer = (regard.build(name, device="meta").config for name in ("imagegpt-mini", "vit-tiny"))
+    for reader, config in ((pixels, painter), (colours, seer), (colours, painter)):
+        with pytest.raises(RegardError, match="do not belong together"):
+            check_reader(reader, config)
+
+
+# -- what layers know
+
+
+def saved(name: str, folder: Path) -> Path:
+    torch.manual_seed(1)
+    model = regard.build(name, **BODIES[name])
+    if name.startswith("imagegpt"):
+        model.reader = Palette(np.random.default_rng(0).uniform(-1, 1, (5, 3)), 6)
+    return model.save(folder / name)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_every_body_is_asked_for_all_its_layers(name: str, place: Path, tmp_path: Path) -> None:
+    found = probe(saved(name, tmp_path), str(place / "pictures"), most=20, out=tmp_path / "it.svg")
+    blocks = [f"block {number}" for number in range(1, 1 + BODIES[name].get("depth", 0))]
+    stages = [] if name.startswith(("vit", "dpt", "imagegpt")) else STAGES
+    assert [known.layer for known in found.layers] == [*stages[: 2 if blocks else 4], *blocks]
+    assert found.counts == {"train": 20, "valid": 9, "test": 12} and found.classes == ("left", "right")
+    assert all(0 <= known.accuracy <= 100 for known in found.layers) and found.best in found.layers
+    assert f"{found.best.accuracy:.2f} at {found.best.layer}" in (tmp_path / "it.svg").read_text()
+
+
+def test_features_are_class_tokens_beside_means_and_means_of_maps() -> None:
+    x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    batch = Batch(x, labels=torch.arange(3))
+    for name in ("hybrid-tiny", "swin-mini"):
+        model = noisy(regard.build(name, **BODIES[name]))
+        layers = layers_of(model.config)
+        part = features(model.body, [batch], layers)
+        taps = model.eval().body(batch, taps=[layer.at for layer in layers]).taps
+        assert [found.shape[1] for found in part.features] == [layer.width for layer in layers]
+        for found, tap in zip(part.features, taps, strict=True):
+            if tap.ndim == 4:
+                near(found, tap.mean((2, 3)))
+                continue
+            sized = tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            near(found, torch.cat([sized[:, 0], sized[:, 1:].mean(1)], 1))
+
+
+def homes(parts: Parts) -> list[set[str]]:
+    return [{sample.source for sample in part} for part in (parts.train, parts.valid, parts.test)]
+
+
+def division(place: Path, said: list[str], **more: Any) -> Parts:
+    given: dict[str, Any] = {"data": (str(place / "pictures"),), "valid": (), "test": (), "own": {}, "most": 100} | more
+    return divide(**given, columns={}, say=said.append)
+
+
+def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    for own in ({}, facts(place / "painter")):
+        parts = division(place, said, own=own)
+        train_, valid, test = homes(parts)
+        assert len(train_ | valid | test) == 60 == sum(parts.counts().values()) and min(parts.counts().values()) > 5
+    assert len(test) == facts(place / "painter")["found"]["valid"] and "that the run itself held out" in said[-1]
+    picture = sorted((place / "pictures" / "left").iterdir())[0]
+    (tmp_path / "table.csv").write_text(f"image,label\n{picture},left\n")
+    for most in (100, 7):
+        parts = division(place, said, test=(str(tmp_path / "table.csv"),), most=most)
+        assert homes(parts)[2] == {str(picture)} and str(picture) not in homes(parts)[0] | homes(parts)[1]
+        assert len(parts.train) == min(most, 48)
+    assert "left out of --data, as it is in --test too: 1 picture" in said[-2]
+    shutil.copytree(place / "pictures", tmp_path / "strange")
+    (tmp_path / "strange" / "left").rename(tmp_path / "strange" / "middle")
+    with pytest.raises(DataError, match="30 pictures of the class 'middle', which --data does not have"):
+        division(place, said, valid=(str(tmp_path / "strange"),))
+
+
+def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
+    place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.runs.progress.PAUSE", -1.0)
+    monkeypatch.setattr("regard.runs.probing.LOOKED_AT", 10)
+    done = cli("probe", place / "painter")
+    lines = done.out.splitlines()
+    assert done.code == 0 and [line.split()[:2] for line in lines[1:3]] == [["block", "1"], ["block", "2"]], done
+    assert lines[-2].endswith(("at block 1", "at block 2")) and Path(lines[-1]).stat().st_size > 5000
+    assert "of 60 pictures, " in done.err and "1 of 2 layers, " in done.err and "are rough" in done.err
+    found = json.loads(cli("probe", place / "painter", "--data", place / "pictures", "--json", "--out", "a.svg").out)
+    assert [f"{known['accuracy']:.2f}" for known in found["layers"]] == [line.split()[2] for line in lines[1:3]]
+    assert found["picture"] == "a.svg" and found["test"] == facts(place / "painter")["found"]["valid"]
+
+
+def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path) -> None:
+    model = regard.load(place / "painter")
+    picture = np.asarray(Image.open(sorted((place / "pictures" / "left").iterdir())[0]))
+    raw = torch.from_numpy(model.reader.prepare(picture).copy()).permute(2, 0, 1)[None]
+    ids = torch.from_numpy(model.reader.ids(picture))
+    x = model.task.looked_at(model, Batch(raw)).x[0]  # type: ignore[attr-defined]
+    assert int(x[0]) == model.config.start and torch.equal(x[1:], ids[:-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--data", "flat"), "no folder of a class"),
+        (("--data", "one"), "one class only ('left')"),
+        (("--data", "two", "--most", "1"), "--most 2"),
+        (("--data", "two", "--out", "it.gif"), "it.gif"),
+        (("--data", "nowhere"), "no such file"),
+        (("--data", "two", "--test", "one", "--valid", "other"), "the class 'middle', which --data does not have"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_probe_is_said(
+    cli: Cli, place: Path, tmp_path: Path, words: Sequence[str], said: str
+) -> None:
+    some = sorted((place / "pictures" / "left").iterdir())[:3]
+    for name in ("flat", "one/left", "two/left", "two/right", "other/middle"):
+        (tmp_path / name).mkdir(parents=True)
+        for path in some:
+            shutil.copy(path, tmp_path / name)
+    done = cli("probe", place / "painter", *words)
+    assert done.code == 2 and "regard: " in done.err and said in done.err and not done.out, done
+
+
+def test_text_and_presets_and_forgetful_folders_are_not_probed(
+    cli: Cli, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headed("classify", labels="ab").save(tmp_path / "text")
+    done = cli("probe", tmp_path / "text", "--data", place / "pictures")
+    assert done.code == 2 and "was made to classify, and reads text" in done.err
+    assert "is a preset, which has learnt nothing yet" in cli("probe", "vit-tiny", "--data", place / "pictures").err
+    assert "remembers no data" in cli("probe", saved("vit-tiny", tmp_path)).err
+    monkeypatch.setattr("regard.runs.probing.free_memory", lambda: 10_000)
+    done = cli("probe", place / "painter", "--data", place / "pictures")
+    assert done.code == 2 and "--most 5." in done.err and "GiB" in done.err
+
+
+def test_pictures_of_many_sizes_are_looked_at_one_by_one(place: Path, tmp_path: Path) -> None:
+    folder = saved("vit-tiny", tmp_path)
+    Pixels((8, 8), "ratio", multiple=4).save(folder)
+    for number, path in enumerate(sorted((place / "pictures" / "left").iterdir())[:10]):
+        (tmp_path / "data" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        picture = Image.open(path).resize((12 + 4 * (number % 3), 12))
+        picture.save(tmp_path / "data" / "ab"[number % 2] / path.name)
+    assert len(probe(folder, tmp_path / "data").layers) == 2
+    assert replace(Pixels(), crop=True).wider(2).size == (448, 448)
