@@ -65,7 +65,8 @@ def main() -> None:
     found = {name: asked.batch / statistics.median(values) for name, values in times.items()}
     print(torch.__version__, t.__version__, torch.get_num_threads(), "threads")
     print(json.dumps({name: round(value, 2) for name, value in found.items()}), "images/s")
-    print(f"{found['ours'] / found['transformers']:.3f} x transformers, {found['ours'] / found['matrices']:.1%} of the matrices alone")
+    ratio, share = (found["ours"] / found[name] for name in ("transformers", "matrices"))
+    print(f"{ratio:.3f} x transformers, {share:.1%} of the rate of the matrices alone")
 
 
 if __name__ == "__main__":

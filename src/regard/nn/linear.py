@@ -1,9 +1,9 @@
 """A linear layer that is fast on the CPU where nothing learns.
 
-Weights are kept a second time in the layout that oneDNN's kernels want (blocks, not rows), at the price of a copy of them. A step
-of four beams through 8,000 tokens takes a fifth of the time. Many rows in bfloat16 take three quarters: the kernel adds the
-bias while it has the sums, where torch's copies it to every row first, and applies the activation likewise. Only in inference
-mode; everything else is `torch.nn.functional.linear`.
+Weights are kept a second time in the layout that oneDNN's kernels want (blocks, not rows), at the price of a copy of them. A
+step of four beams through 8,000 tokens takes a fifth of the time. Many rows in bfloat16 take three quarters: the kernel adds
+the bias while it has the sums, where torch's copies it to every row first, and applies the activation likewise. Only in
+inference mode; everything else is `torch.nn.functional.linear`.
 """
 
 from __future__ import annotations
