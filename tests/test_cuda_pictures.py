@@ -18,9 +18,11 @@ from regard.learn.compute import Compute, Loss
 from regard.learn.settings import Train
 from regard.learn.world import World
 from regard.model import Model, assemble
-from regard.nn import raised
+from regard.nn import kernels, raised
 from regard.nn.block import Feed
 from regard.nn.dense import resized
+from regard.nn.graphs import record
+from regard.nn.rules import Whole
 from regard.tasks.task import Terms
 from regard.waists import Batch
 
@@ -33,9 +35,9 @@ CASES = [
 ]
 
 
-def made(task: str, name: str) -> Model:
+def made(task: str, name: str, **changes: Any) -> Model:
     torch.manual_seed(1)
-    model = regard.build(name, task=task, device="meta")
+    model = regard.build(name, task=task, device="meta", **changes)
     labels = () if task == "depth" else tuple("abcde")
     model = assemble(replace(model.identity, labels=labels), model.task.ready(model.config, Data()))
     for parameter in model.parameters():
@@ -98,6 +100,16 @@ def test_the_device_sees_what_the_cpu_sees(task: str, name: str) -> None:
     assert (low - wanted).norm() <= 6e-2 * wanted.norm()
 
 
+def test_fine_patches_learn_in_sixteen_bits_what_they_learn_in_thirty_two() -> None:
+    """197 places: cuDNN's kernel."""
+    model = made("classify", "vit-tiny", patch=2, depth=4)
+    batch = batch_for(model, 16)
+    _, wanted = gradients(model, "plain", batch, "float32")
+    _, got = gradients(model, "graph", batch, "bfloat16")
+    whole = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
+    assert sum(float((got[key] - wanted[key]).square().sum()) for key in wanted) ** 0.5 <= 5e-2 * whole
+
+
 def test_pictures_are_changed_on_the_device_as_on_the_cpu() -> None:
     how = Augment(crop=0.3, colour=0.3, mixup=0.4, rotation=10.0)
     random = np.random.default_rng(0)
@@ -105,6 +117,27 @@ def test_pictures_are_changed_on_the_device_as_on_the_cpu() -> None:
     changes = torch.from_numpy(draw_changes(random, 5, how))
     wanted = apply(x, changes, (32, 30), how)
     assert (apply(x.cuda(), changes.cuda(), (32, 30), how).cpu() - wanted).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("length", [50, 128, 197, 577])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, recorded: bool) -> None:
+    """Queries, keys and values lie side by side, as one matrix makes them."""
+    qkv = torch.randn(3, length, 3, 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    way = torch.randn(3, 4, length, 64, device="cuda", dtype=torch.bfloat16)
+
+    def work() -> list[torch.Tensor]:
+        out = kernels.sdpa(*(part.transpose(1, 2) for part in qkv.unbind(2)), Whole(), None, 0.125, 0.0)
+        return [out, *torch.autograd.grad(out, (qkv,), way)]
+
+    got = work()
+    if recorded:
+        graph, got = record(work, torch.device("cuda"))
+        graph.replay()
+    exact = qkv.detach().double().requires_grad_()
+    wanted = kernels.plain(*(part.transpose(1, 2) for part in exact.unbind(2)), None, 0.125)[0]
+    for mine, right in zip(got, (wanted, *torch.autograd.grad(wanted, (exact,), way.double())), strict=True):
+        assert (mine.double() - right).norm() <= 1e-2 * right.norm()
 
 
 @pytest.mark.parametrize(("old", "new"), [((5, 7), (10, 14)), ((6, 6), (1, 9)), ((9, 4), (5, 3)), ((1, 3), (4, 6))])

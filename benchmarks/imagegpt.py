@@ -1,0 +1,53 @@
+"""ImageGPT on Fashion-MNIST: bits a pixel, samples, completions, and what each layer knows.
+
+    python benchmarks/imagegpt.py DATA OUT [--model imagegpt-mini] [--set model.width=256 …]
+
+DATA as `benchmarks/fashion.py tables` writes it. The checkpoint is selected on the validation part; test pictures are looked at
+once, by the selected checkpoint: their bits, the lower halves of some, and the probe of each layer, whose penalty is chosen on
+the validation part. Leaves run/ and probe.png, drawn.png and completed.png in OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from pathlib import Path
+
+import regard
+from regard.runs.evaluating import evaluate
+from regard.runs.info import info
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--model", default="imagegpt-mini")
+    parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--most", type=int, default=20_000, help="Pictures that the probes learn from.")
+    asked = parser.parse_args()
+    run, begun = asked.out / "run", time.perf_counter()
+    train, valid, test = (str(asked.data / f"{part}.parquet") for part in ("train", "valid", "test"))
+    regard.train(
+        "draw",
+        [train],
+        out=run,
+        model=asked.model,
+        valid=[valid],
+        settings=asked.set,
+        resume=(run / "checkpoints").exists(),
+    )
+    told = {"seconds": round(time.perf_counter() - begun, 1), "parameters": info(str(run)).parameters}
+    told["test"] = evaluate(run, [test]).scores
+    print(json.dumps(told), flush=True)
+    probed = regard.probe(run, [train], valid=[valid], test=[test], most=asked.most, out=asked.out / "probe.png")
+    print(probed, flush=True)
+    for name in ("drawn.png", "completions.png"):
+        if (run / name).exists():
+            shutil.copy(run / name, asked.out / name)
+
+
+if __name__ == "__main__":
+    main()
