@@ -179,6 +179,20 @@ def test_a_picture_is_read_once_where_all_fit() -> None:
         assert len(reads) == times
 
 
+def test_threads_read_what_is_not_there_yet_and_sizes_of_their_own_are_not_kept() -> None:
+    read: list[int] = []
+
+    def picture(number: int) -> np.ndarray:
+        read.append(number)
+        return np.full((2, 3 if number == 4 else 2), number, dtype=np.uint8)
+
+    album = Album(6, (2, 2))
+    for _ in range(2):
+        found = album.several([5, 4, 1, 0], picture, threads=3)
+        assert [int(one[0, 0]) for one in found] == [5, 4, 1, 0] and found[1].shape == (2, 3)
+    assert sorted(read) == [0, 1, 4, 4, 5]
+
+
 def test_where_pictures_lie_is_kept_as_numbers() -> None:
     from regard.data.pictures import Picture
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+READERS = min(os.cpu_count() or 1, 16)
+"""Threads that decode pictures, which Pillow does side by side."""
 
 Picture = npt.NDArray[Any]
 
@@ -47,6 +52,20 @@ class Album:
         if not self.kept:
             return read()
         if not self.there[number]:
-            self.pictures[number] = read()
+            picture = read()
+            if picture.shape != self.shape:  # it has a size of its own
+                return picture
+            self.pictures[number] = picture
             self.there[number] = 1  # last: who sees the mark sees the picture
         return self.pictures[number]
+
+    def several(self, numbers: Sequence[int], read: Callable[[int], Picture], threads: int = 1) -> list[Picture]:
+        """Of these samples; who has no workers that decode beside it may have threads do so."""
+
+        def one(number: int) -> Picture:
+            return self(number, lambda: read(number))
+
+        if threads == 1 or len(numbers) < threads or (self.kept and all(self.there[number] for number in numbers)):
+            return [one(number) for number in numbers]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(one, numbers))

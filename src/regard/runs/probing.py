@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.album import free_memory
+from regard.data.album import READERS, free_memory
 from regard.data.files import chunked
 from regard.data.pictures import Picture
 from regard.draw.layers import draw_layers
@@ -39,8 +39,6 @@ ROOM = 2**27
 """Numbers of states that are held at once."""
 MEMORY = 0.5
 """The share of free memory that may be taken for what is kept of all pictures."""
-READERS = min(os.cpu_count() or 1, 16)
-"""Threads that decode pictures."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

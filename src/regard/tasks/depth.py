@@ -66,7 +66,7 @@ class Depth(Mapped):
 
     def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Gauged:
         seeing = super().how(text, config, longest, data)
-        return Gauged(seeing.pixels, seeing.augment, [], 0.0 if data is None else data.unit)
+        return Gauged(seeing.pixels, seeing.augment, unit=0.0 if data is None else data.unit)
 
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
         return read_depth(source, data.unit or None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -68,8 +67,8 @@ class Mapped(Pictured):
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
         plan = super().plan(encoded, config, tokens, seed, packed)
-        if len(encoded.how.album) < 2:
-            encoded.how.album.append(Album(len(encoded), encoded.how.wide.size, kind=self.kind))
+        if ("beside", True) not in encoded.how.albums:
+            encoded.how.albums["beside", True] = Album(len(encoded), encoded.how.wide.size, kind=self.kind)
         return plan
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
@@ -77,13 +76,13 @@ class Mapped(Pictured):
         x, changes = self.pictures(encoded, rows)
         learnt = rows.ndim == 2
         pixels: Pixels = encoded.how.wide if learnt else encoded.how.pixels
-        album = encoded.how.album[1] if learnt and len(encoded.how.album) > 1 else Album(0, ())
 
         def read(number: int) -> np.ndarray:
             found = self.map_of(source_of(encoded.sides["beside"][number]), encoded.how)
             return pixels.prepare_map(found, self.unknown).astype(self.kind)
 
-        maps = [album(number, functools.partial(read, number)) for number in (rows[:, 0] if learnt else rows).tolist()]
+        numbers = rows[:, 0] if learnt else rows
+        maps = self.decoded(encoded, "beside", numbers, read, learnt, pixels.size, self.kind)
         labels = torch.from_numpy(np.stack(maps))
         return Batch(x, labels=labels, changes=changes, changed_by=encoded.how.augment)
 

@@ -6,9 +6,8 @@ mirroring and colouring are done with it on the device, so that batches are a pu
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.album import Album
+from regard.data.album import READERS, Album
 from regard.data.pictures import Picture
 from regard.data.plan import Epochs, Even
 from regard.data.settings import Data
@@ -56,8 +55,8 @@ class Seeing:
 
     pixels: Pixels | Palette
     augment: Augment
-    album: list[Album] = field(default_factory=list)
-    """one for each side that is decoded, where they were opened"""
+    albums: dict[tuple[str, bool], Album] = field(default_factory=dict)
+    """of each side that is decoded, for what is learnt from and for what is not"""
 
     @property
     def wide(self) -> Pixels | Palette:
@@ -139,13 +138,13 @@ class Pictured(Task):
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
         """The album is opened here, before workers are made: so they share it."""
-        if not encoded.how.album:
+        if ("picture", True) not in encoded.how.albums:
             height, width = encoded.how.wide.size
-            encoded.how.album.append(Album(len(encoded), (height, width, 3)))
+            encoded.how.albums["picture", True] = Album(len(encoded), (height, width, 3))
         return Even(len(encoded), tokens, seed)
 
     def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        for rows in Even(len(encoded), min(tokens, LOOKED_AT), seed=0).sequential():
+        for rows in Even(len(encoded), min(tokens, at_once(encoded.how.pixels)), seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
     def pictures(self, encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
@@ -159,13 +158,22 @@ class Pictured(Task):
         def read(number: int) -> np.ndarray:
             return pixels.prepare(read_picture(source_of(side[number]), pixels.least))
 
-        album = how.album[0] if learnt and how.album else Album(0, ())
-        found = [album(number, functools.partial(read, number)) for number in numbers.tolist()]
+        found = self.decoded(encoded, "picture", numbers, read, learnt, (*pixels.size, 3))
         x = torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).contiguous()
         if not learnt or how.augment.nothing:
             return x, None
         random = np.random.default_rng(rows[:, 1].tolist())
         return x, torch.from_numpy(draw_changes(random, len(rows), how.augment))
+
+    def decoded(
+        self, encoded: Encoded, side: str, numbers: np.ndarray, read: Callable[[int], np.ndarray], learnt: bool,
+        shape: tuple[int, ...], kind: Any = np.uint8,
+    ) -> list[np.ndarray]:  # fmt: skip
+        """Each is decoded once, where all fit into memory. What is learnt from, workers decode; else threads do."""
+        albums = encoded.how.albums
+        if (side, learnt) not in albums:
+            albums[side, learnt] = Album(0 if learnt else len(encoded), shape, kind=kind)
+        return albums[side, learnt].several(numbers.tolist(), read, 1 if learnt else READERS)
 
     def looked_at(self, model: Asked, batch: Batch) -> Batch:
         """The batch with pixels, or colours of a palette, as the body reads them; those that are so already are left alone."""
@@ -188,6 +196,13 @@ class Pictured(Task):
         whole = [picture_of(item) for item in inputs]
         made = np.stack([pixels.prepare(picture) for picture in whole])
         return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous(), whole
+
+
+def at_once(pixels: Pixels | Palette) -> int:
+    """Pictures that are looked at together: more of small ones."""
+    height, width = pixels.size
+    fits = LOOKED_AT * 224**2 // (height * width) if isinstance(pixels, Pixels) else 0
+    return min(max(fits, LOOKED_AT), 16 * LOOKED_AT)
 
 
 def picture_of(item: Any) -> np.ndarray:

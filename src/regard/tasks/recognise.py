@@ -24,7 +24,7 @@ from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.classify import SAID, drawn, scored
 from regard.tasks.heads import numbered
-from regard.tasks.pictured import LOOKED_AT, Pictured, place_of, row_of
+from regard.tasks.pictured import LOOKED_AT, Pictured, at_once, place_of, row_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
@@ -119,8 +119,9 @@ class Recognise(Pictured):
         """Shares of 100: the right class first, or among the first five; the mean of the F1 of the classes."""
         labels, count = model.identity.labels, len(encoded) if most is None else min(most, len(encoded))
         answers: list[Answer] = []
-        for start in range(0, count, LOOKED_AT):
-            rows = np.arange(start, min(start + LOOKED_AT, count))
+        some = at_once(encoded.how.pixels)
+        for start in range(0, count, some):
+            rows = np.arange(start, min(start + some, count))
             answers += self._said(model, self.collate(encoded, rows, model.config))
         right = [labels[int(encoded.sides["label"][number][0])] for number in range(count)]
         said = [str(answer.value) for answer in answers]

@@ -81,7 +81,7 @@ class Segment(Mapped):
 
     def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Told:
         seeing = super().how(text, config, longest, data)
-        return Told(seeing.pixels, seeing.augment, [], tuple(labels))
+        return Told(seeing.pixels, seeing.augment, labels=tuple(labels))
 
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
         """(H, W) the numbers of the classes in the order of the labels, and `VOID`."""
