@@ -204,7 +204,7 @@ class Convolutional(nn.Module):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """After each stage, before the last norm."""
-        x, found = self.stem(x), []
+        x, found = self.stem(x.to(self.stem.conv.weight.dtype)), []
         for stage in self.stages:
             x = stage(x)
             found.append(x)

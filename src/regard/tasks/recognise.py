@@ -96,10 +96,13 @@ class Recognise(Pictured):
             answers += self._said(model, Batch(x))
         return answers
 
+    def chances(self, model: Asked, logits: Tensor) -> Tensor:
+        return logits.softmax(-1)
+
     def _said(self, model: Asked, batch: Batch) -> list[Answer]:
         labels = model.identity.labels
         with torch.inference_mode():
-            table = self.logits(model, batch.to(model.device)).float().softmax(-1).cpu().numpy()
+            table = self.chances(model, self.logits(model, batch.to(model.device)).float()).cpu().numpy()
         answers = []
         for row in table:
             said = {label: float(chance) for label, chance in zip(labels, row, strict=True)}
