@@ -20,12 +20,12 @@ from regard.explain.attribution import ahead
 from regard.explain.scene import Floor, Scene, Sight, lattice_of, unmerged
 from regard.inputs.palette import Palette
 from regard.inputs.pixels import Pixels
-from regard.model import Identity, Model, assemble
+from regard.model import Model
 from regard.nn.watch import watch
 from regard.runs.explaining import place
-from regard.systems import SYSTEMS, find_preset
-from regard.tasks import find_task
+from regard.systems import find_preset
 from regard.waists import Batch
+from sights import made
 from tiny import near, noisy
 
 transformers = pytest.importorskip("transformers")
@@ -39,26 +39,6 @@ SWIN: dict[str, Any] = {
     "image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 3, 2, 2], "num_heads": [2, 1, 4, 8], "window_size": 3,
     "mlp_ratio": 1.5, "drop_path_rate": 0.0, "num_labels": 5,
 }  # fmt: skip
-SIZES: dict[str, dict[str, Any]] = {
-    "vit": {"size": 16, "patch": 4, "width": 12, "depth": 2, "heads": 3, "hidden": 20},
-    "hybrid": {"size": 16, "stages": (1, 1), "start": 8, "groups": 4, "width": 12, "depth": 2, "heads": 3, "hidden": 20},
-    "dpt": {
-        "size": 16, "patch": 4, "width": 12, "depth": 4, "heads": 3, "hidden": 20, "taps": (0, 1, 2, 3), "laid": (8,) * 4,
-        "fusion": 8,
-    },
-    "swin": {"size": 16, "patch": 2, "width": 8, "depths": (2, 2, 1, 1), "heads": (2, 1, 4, 8), "window": 3},
-    "imagegpt": {"size": 5, "colours": 11, "width": 12, "depth": 3, "heads": 3, "hidden": 20},
-}  # fmt: skip
-
-
-def made(system: str, task: str) -> Model:
-    """A tiny one in float64, all of it noise."""
-    chosen, offered = find_task(task, "pictures"), SYSTEMS[system]
-    config = chosen.bodied(offered.config(**SIZES[system]))
-    side = config.size
-    reader = Palette(RANDOM.uniform(-1, 1, (11, 3)), side) if system == "imagegpt" else Pixels((side, side))
-    labels = ("a", "b", "c") if chosen.labelled else ()
-    return noisy(assemble(Identity(offered, config, chosen, labels=labels), reader)).double().eval()
 
 
 def windows(grid: tuple[int, int], side: int, shift: int) -> np.ndarray:
@@ -283,7 +263,7 @@ def test_to_be_watched_changes_no_answer(system: str, task: str) -> None:
         near(look.weights.sum(-1), torch.ones(look.weights.shape[:-1], dtype=torch.float64), 1e-12)
 
 
-@pytest.mark.parametrize(("system", "task"), ASKED[1::2] + ASKED[-4:-3])
+@pytest.mark.parametrize(("system", "task"), [ASKED[number] for number in (0, 3, 4, 5, 7)])
 def test_every_system_with_attention_is_laid_over_the_picture(system: str, task: str, tmp_path: Path) -> None:
     model = made(system, task)
     found = model.explain(PICTURE)
@@ -318,13 +298,8 @@ def test_of_maps_one_pixel_can_be_asked() -> None:
 
 
 def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> None:
-    system = SYSTEMS["resnet"]
-    config = system.config(
-        size=16, start=4, widths=(4, 8, 8, 12), depths=(1, 1, 1, 1), block="basic", kernel=3, stride=1
-    )
-    for task, labels in (("classify", ("a", "b")), ("segment", ("a", "b")), ("depth", ())):
-        identity = Identity(system, config, find_task(task, "pictures"), labels=labels)
-        model = noisy(assemble(identity, Pixels((16, 16)))).eval()
+    for task in ("classify", "segment", "depth"):
+        model = made("resnet", task)
         found = model.requires_grad_(False).explain(PICTURE)
         assert set(found.ways) == {"what counted"} and not found.attention
         with pytest.raises(RegardError, match="no attention"):

@@ -58,6 +58,8 @@ class Model(nn.Module):
         self.body: Any = body
         self.identity, self.reader = identity, reader
         self.head: Any = identity.task.head(identity.config, identity.labels)
+        for part in identity.task.unread(body, identity.config):
+            part.requires_grad_(False)
         self.notes: list[str] = []
         """what was left out or newly made when it was loaded"""
         self.fresh = False

@@ -52,8 +52,8 @@ class Recognise(Pictured):
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         if not labels:
             return None
-        bias, width = getattr(config, "head_bias", True), config.maps()[-1].channels
-        return ReadOut("classes", width, len(labels), config.head_dropout, bias)
+        bias, std = getattr(config, "head_bias", True), getattr(config, "head_std", 0.02)
+        return ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout, bias, std=std)
 
     def encode(
         self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
