@@ -32,14 +32,13 @@ SIZES: dict[str, dict[str, Any]] = {
 ASKED = [(name, task) for name in SIZES for task in SYSTEMS[name].tasks]
 
 
-def fresh(system: str, task: str, **changes: Any) -> Model:
+def fresh(system: str, task: str, labels: tuple[str, ...] = ("a", "b", "c"), **changes: Any) -> Model:
     """As it begins."""
     chosen, offered = find_task(task, "pictures"), SYSTEMS[system]
     config = chosen.bodied(offered.config(**{**SIZES[system], **changes}))
     colours = np.random.default_rng(1).uniform(-1, 1, (11, 3))
     reader = Palette(colours, config.size) if system == "imagegpt" else Pixels((config.size, config.size))
-    labels = ("a", "b", "c") if chosen.labelled else ()
-    return assemble(Identity(offered, config, chosen, labels=labels), reader)
+    return assemble(Identity(offered, config, chosen, labels=labels if chosen.labelled else ()), reader)
 
 
 def made(system: str, task: str, **changes: Any) -> Model:
