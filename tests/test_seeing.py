@@ -17,6 +17,7 @@ from regard.systems import SYSTEMS, find_preset, find_published
 from regard.tasks import SEEING, find_task
 from sights import ASKED, batch_for, fresh
 
+ROOT = Path(__file__).parent.parent
 NAMES = [name for name, system in SYSTEMS.items() if system.reads == "pictures"]
 PRESETS = [preset for name in NAMES for preset in SYSTEMS[name].presets]
 systems = pytest.mark.parametrize("name", NAMES)
@@ -41,6 +42,16 @@ def test_a_preset_has_exactly_the_parameters_it_says_and_is_told_about(preset: s
     told = info(preset)
     assert told.parameters == find_preset(preset)[1].parameters == sum(layer.parameters for layer in told.layers)
     assert told.flops > 0
+
+
+def test_the_sizes_of_all_presets_are_told_in_the_docs() -> None:
+    rows = [
+        line.split("|")
+        for line in (ROOT / "docs" / "systems.md").read_text("utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    told = {row[1].strip(" `"): row[-2].strip() for row in rows}
+    assert {preset: f"{find_preset(preset)[1].parameters:,}" for preset in PRESETS}.items() <= told.items()
 
 
 @presets
