@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.dense import Dense, Depth, Neck, Segment, Tap, depth_head, neck_of, segment_head
+from regard.nn.dense import Dense, Depth, Neck, Segment, Tap, depth_head, neck_of, resampling, segment_head
 from regard.nn.depth_loss import centred, inverse, least_squares, metric_loss, relative_loss
 from regard.systems import dpt, hybrid, resnet, swin, vit
 from regard.tasks.dense_scores import Distances, Overlap, as_depth
@@ -398,3 +398,29 @@ def test_a_relative_answer_fits_the_inverse_as_least_squares_do() -> None:
     scale, shift = np.linalg.lstsq(matrix, 1 / right.ravel(), rcond=None)[0]
     expected = 1 / np.maximum(scale * said + shift, (1 / right).min())
     np.testing.assert_allclose(as_depth(said, right), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2, 4])
+@pytest.mark.parametrize(("high", "wide"), [(1, 1), (4, 1), (1, 4)])
+def test_maps_of_one_column_are_learnt_from_in_bfloat16_too(factor: float, high: int, wide: int) -> None:
+    """There oneDNN leaves the gradient of filters with a stride as the memory was before, and has that of what is read wrong
+    where four places become of one."""
+    torch.manual_seed(2)
+    conv = resampling(16, factor)
+    x = torch.randn(8, 16, high, wide).to(memory_format=torch.channels_last).requires_grad_()
+    weight, bias = conv.parameters()
+    if factor < 1:
+        right = nn.functional.conv2d(x, weight, bias, stride=2, padding=1)
+    else:
+        right = nn.functional.conv_transpose2d(x, weight, bias, stride=int(factor))
+    near(conv(x), right, 1e-6)
+    weigh = torch.randn_like(right)
+    asked = [x, weight, bias]
+    gradients = torch.autograd.grad((right * weigh).sum(), asked)
+    for _ in range(5):
+        kept = torch.full((200_000,), torch.nan)
+        del kept
+        with torch.autocast("cpu", torch.bfloat16):
+            found = conv(x)
+        for own, gradient in zip(torch.autograd.grad((found * weigh).sum(), asked), gradients, strict=True):
+            near(own, gradient, 0.05)

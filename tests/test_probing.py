@@ -97,7 +97,9 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
     with watch(ours := regard.load(place / "told")) as seen, torch.no_grad():
         ours.answer(str(path))
     first = seen.weights(seen.names()[0])[0].mean(1).view(2, 8, 8)
-    assert why.attention.shape == (2, 2, 8, 8) and np.allclose(why.attention[0], first, atol=1e-6)
+    assert [layer.shape for layer in why.attention] == [(2, 8, 8)] * 2 and np.allclose(
+        why.attention[0], first, atol=1e-6
+    )
     assert why.save(place / "why.png").stat().st_size > 500
     again = cli(
         "train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again", "--set",

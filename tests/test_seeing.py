@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import regard
 from regard.config import field_types
+from regard.learn.optimiser import make_optimiser
+from regard.learn.settings import Train
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
 from regard.systems import SYSTEMS, find_preset, find_published
 from regard.tasks import SEEING, find_task
+from sights import ASKED, batch_for, fresh
 
+ROOT = Path(__file__).parent.parent
 NAMES = [name for name, system in SYSTEMS.items() if system.reads == "pictures"]
 PRESETS = [preset for name in NAMES for preset in SYSTEMS[name].presets]
 systems = pytest.mark.parametrize("name", NAMES)
@@ -36,6 +42,16 @@ def test_a_preset_has_exactly_the_parameters_it_says_and_is_told_about(preset: s
     told = info(preset)
     assert told.parameters == find_preset(preset)[1].parameters == sum(layer.parameters for layer in told.layers)
     assert told.flops > 0
+
+
+def test_the_sizes_of_all_presets_are_told_in_the_docs() -> None:
+    rows = [
+        line.split("|")
+        for line in (ROOT / "docs" / "systems.md").read_text("utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    told = {row[1].strip(" `"): row[-2].strip() for row in rows}
+    assert {preset: f"{find_preset(preset)[1].parameters:,}" for preset in PRESETS}.items() <= told.items()
 
 
 @presets
@@ -68,3 +84,64 @@ def test_a_small_preset_sees_something_at_once(preset: str) -> None:
     with torch.no_grad():
         states = model.states(x)
     assert bool(states.sequence.isfinite().all()) and states.summary is not None
+
+
+@pytest.mark.parametrize(("name", "task"), ASKED)
+def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None:
+    """Else several processes would wait for gradients that never come."""
+    model = fresh(name, task).train()
+    model.task.loss(model, batch_for(model))[0].backward()
+    unread = [place for place, part in model.named_parameters() if part.requires_grad and part.grad is None]
+    assert not unread
+    frozen = [place for place, part in model.named_parameters() if not part.requires_grad]
+    assert all("norm." in place or ".skip." in place for place in frozen)
+
+
+def test_what_lies_behind_all_that_is_read_is_frozen(tmp_path: Path) -> None:
+    """Also of a folder that was made for another task, and of blocks."""
+    fresh("vit", "classify").save(tmp_path)
+    model = regard.load(tmp_path, task="depth")
+    assert [place for place, part in model.named_parameters() if not part.requires_grad] == [
+        "body.encoder.norm.weight", "body.encoder.norm.bias"
+    ]  # fmt: skip
+    assert all(part.requires_grad for part in regard.load(tmp_path).parameters())
+    model = fresh("dpt", "depth", depth=6)
+    frozen = {
+        place.split(".")[3]
+        for place, part in model.body.encoder.blocks.named_parameters("x.y.z")
+        if not part.requires_grad
+    }
+    assert frozen == {"4", "5"}
+
+
+# -- how they learn
+
+
+@pytest.mark.parametrize(("name", "spared"), [
+    ("vit", {"body.first", "body.position.table"}), ("dpt", {"body.first", "body.position.table"}), ("resnet", set()),
+    ("swin", {f"body.stages.{s}.position.{b}.table.weight" for s, many in enumerate((2, 2, 1, 1)) for b in range(many)}),
+])  # fmt: skip
+def test_neither_places_nor_class_tokens_decay(name: str, spared: set[str]) -> None:
+    model = fresh(name, SYSTEMS[name].tasks[0])
+    names = {part: place for place, part in model.named_parameters()}
+    groups = make_optimiser(model, Train(decay=0.1)).param_groups
+    decayed, left = (
+        [names[part] for group in groups if bool(group["weight_decay"]) == decays for part in group["params"]]
+        for decays in (True, False)
+    )
+    assert {place for place in left if model.get_parameter(place).ndim > 1} == spared
+    assert all(model.get_parameter(place).ndim > 1 for place in decayed)
+
+
+@pytest.mark.parametrize(
+    ("name", "zero"), [("vit", True), ("hybrid", True), ("bit", True), ("swin", False), ("resnet", False)]
+)
+def test_a_new_head_for_classes_begins_as_its_paper_says(name: str, zero: bool) -> None:
+    """At zero (ViT, BiT): each class is as likely as the others, before anything is learnt."""
+    model = fresh(name, "classify").requires_grad_(False).eval()
+    weight = model.head.classes.weight
+    assert bool(weight.any()) != zero and not bool(model.head.classes.bias.any())
+    if zero:
+        assert bool((model.task.logits(model, batch_for(model)) == 0).all())
+    else:
+        assert 0.01 < float(weight.std()) < 0.03

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -13,23 +14,28 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
 from torch.nn import functional as F
 
 import regard
 from encoders import encoder
 from headed import QUICK, SMALL, train
 from regard.cli import main
+from regard.data.pictures import Picture
 from regard.data.plan import Packs
+from regard.data.settings import Data
 from regard.data.tables import Labelled
 from regard.errors import DataError, WeightsError
+from regard.inputs.pixels import Pixels
 from regard.inputs.text import Text
 from regard.model import Model
 from regard.runs.checking import check
-from regard.runs.evaluating import evaluate
+from regard.runs.evaluating import evaluate, write_answers
 from regard.tasks import TASKS
 from regard.tasks.each import Each, confused
 from regard.tasks.several import SEVERAL
-from regard.waists import IGNORE
+from regard.waists import IGNORE, Batch
+from sights import fresh
 from tiny import gradients, near, noisy
 
 TASK = TASKS["classify"]
@@ -207,3 +213,89 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     found = model.explain("a dusty b crimson a")
     assert {one.title for one in found.decided.counted if "old" in one.title or "red" in one.title} == {"old", "red"}
     assert found.title.endswith(("→ old, red", "→ red, old")) and "(no label)" in model.explain("a b c").title
+
+
+# -- of pictures
+
+
+def seeing(folder: Path, **changes: Any) -> Any:
+    config = transformers.ViTConfig(
+        image_size=8, patch_size=4, hidden_size=12, num_hidden_layers=1, num_attention_heads=3, intermediate_size=20,
+        **{"problem_type": "multi_label_classification", "id2label": dict(enumerate(LABELS)), **changes},
+    )  # fmt: skip
+    peer = noisy(transformers.ViTForImageClassification(config))
+    peer.save_pretrained(folder)
+    Pixels((8, 8)).save(folder)
+    return peer
+
+
+def test_several_labels_of_a_picture_are_told_as_the_published_head_tells_them(tmp_path: Path) -> None:
+    peer = seeing(tmp_path / "theirs")
+    model = regard.load(tmp_path / "theirs")
+    assert model.identity.pair == SEVERAL and model.identity.labels == LABELS
+    pictures = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
+    x = model.reader.normalise(torch.from_numpy(pictures).permute(0, 3, 1, 2)).double()
+    classes = torch.tensor([0, 2, 1, 1])
+    right = peer(x, labels=F.one_hot(classes, 3).double())
+    said = model.answer([*pictures])
+    for answer, logits in zip(said, right.logits, strict=True):
+        chances = logits.sigmoid().tolist()
+        assert answer.scores == pytest.approx(chances, abs=1e-6)
+        assert set(answer.value) == {label for label, chance in zip(LABELS, chances, strict=True) if chance >= 0.5}
+        assert model.task.said("a.png", answer).split("\t")[1] == "|".join(answer.value)
+    assert len(model.answer(pictures[0], threshold=0).value) == 3 and model.answer(pictures[0], threshold=1).value == []
+    total, count = model.task.loss(model, Batch(x, labels=classes))
+    near(total / count, right.loss)
+    regard.save(model, tmp_path / "ours", layout="huggingface")
+    assert regard.load(tmp_path / "ours").identity.pair == SEVERAL
+    explained, chances = model.explain(pictures[0]), right.logits[0].sigmoid()
+    assert explained.facts == {
+        LABELS[n]: f"{100 * chances[n]:.1f} %" for n in chances.argsort(descending=True).tolist()
+    }
+
+
+def test_pictures_of_one_class_each_score_a_model_that_tells_several(tmp_path: Path) -> None:
+    seeing(tmp_path / "theirs")
+    model = regard.load(tmp_path / "theirs")
+    rows = []
+    for number in range(4):
+        (tmp_path / f"{number}.png").write_bytes(_file(number))
+        rows.append(f"{number}.png,{LABELS[number % 3]}")
+    (tmp_path / "data.csv").write_text("\n".join(["image,label", *rows]))
+    found = evaluate(tmp_path / "theirs", [str(tmp_path / "data.csv")])
+    assert {"micro_f1", "macro_f1", "exact", "each"} <= set(found.scores)
+    write_answers(found, tmp_path / "answers.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [line["reference"] for line in lines] == [LABELS[n % 3] for n in range(4)]
+    samples = [Picture(str(tmp_path / f"{n}.png"), LABELS[n % 3]) for n in range(4)]
+    assert model.task.draw(tmp_path, samples, found.answers) == ["classes.png"]
+
+
+@pytest.mark.parametrize("problem", ["regression", None])
+def test_a_picture_of_which_a_number_is_told_is_refused(problem: str | None, tmp_path: Path) -> None:
+    seeing(tmp_path, problem_type=problem, id2label={0: "LABEL_0"})
+    said = "problem_type is regression" if problem else "its head has one output"
+    with pytest.raises(WeightsError, match=f"{said}: it tells a number, and classify tells classes"):
+        regard.load(tmp_path)
+
+
+@pytest.mark.parametrize("many", [5, 30])
+def test_many_classes_are_told_and_drawn_alike_of_texts_and_of_pictures(many: int, tmp_path: Path) -> None:
+    """Up to 24 how often each was taken for each; beyond that each by itself, and what was confused most."""
+    labels = tuple(f"c{n:02d}" for n in range(many))
+    model = noisy(fresh("vit", "classify", labels)).float().eval()
+    samples = [Picture("", labels[n % many], content=_file(n)) for n in range(40)]
+    encoded = model.task.encode(samples, model.reader, model.config, 1, labels=labels)
+    scores, answers = model.task.score(model, encoded, model.identity.decode, Data(), None)
+    assert ({"each", "confused"} if many > 24 else {"confusion"}) <= set(scores) and ("top5" in scores) == (many > 5)
+    assert ("confusion" in scores) == (many <= 24)
+    drawn = model.task.draw(tmp_path, samples, answers)
+    assert drawn == ["classes.png" if many > 24 else "confusion.png"] and (tmp_path / drawn[0]).exists()
+    assert TASK.draw(tmp_path, [Labelled("", "", sample.label) for sample in samples], answers) == drawn
+
+
+def _file(number: int) -> bytes:
+    to = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(to, format="PNG")
+    return to.getvalue()

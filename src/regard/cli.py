@@ -208,11 +208,14 @@ def explain(
     ] = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, from 1 (pictures).")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head, from 1 (pictures).")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="ROW,COLUMN: what this pixel of a picture looked at, from 0.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Draw what each layer and head looked at, and what counted for a decision. A file is read whole."""
     from regard.model import load
-    from regard.runs.explaining import wholes
+    from regard.runs.explaining import place, wholes
     from regard.runs.training import pick_device
 
     if out.suffix.lower() not in PICTURES:
@@ -223,7 +226,7 @@ def explain(
         if model.task.name != "choose" or len(given) > 1:
             raise RegardError("--choices is for a model that chooses, and for one context.")
         given.append(choices)
-    found = model.explain(*given)
+    found = model.explain(*given, at=place(at))
     path = found.save(out, layer, head)
     print(f"{found.title}\n{path}")
 

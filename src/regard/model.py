@@ -58,6 +58,8 @@ class Model(nn.Module):
         self.body: Any = body
         self.identity, self.reader = identity, reader
         self.head: Any = identity.task.head(identity.config, identity.labels)
+        for part in identity.task.unread(body, identity.config):
+            part.requires_grad_(False)
         self.notes: list[str] = []
         """what was left out or newly made when it was loaded"""
         self.fresh = False
@@ -150,9 +152,10 @@ class Model(nn.Module):
         finally:
             self.train(training)
 
-    def explain(self, source: Any, target: str | None = None) -> Explanation:
-        """What each layer and head looked at when it answered `source` (or was given `target`)."""
-        return explain(self, source, target)
+    def explain(self, source: Any, target: str | None = None, *, at: tuple[int, int] | None = None) -> Explanation:
+        """What each layer and head looked at when it answered `source` (or was given `target`). `at` is a pixel, (row,
+        column) of a picture as the model reads it: what that place looked at."""
+        return explain(self, source, target, at)
 
     def weights(self) -> dict[str, Tensor]:
         """All that is learnt, by the names of the body's parts, and `head.` before those of the head."""

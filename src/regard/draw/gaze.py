@@ -7,10 +7,10 @@ import html
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,17 +20,39 @@ from regard.draw.paper import check_ending, write_whole
 SCALE = 10_000
 """Weights are kept as whole numbers: four digits of the largest."""
 
+SHEET = 800
+"""About how many pixels a sheet of learned positions is wide."""
+
+
+class Looked(NamedTuple):
+    """A map, or those of the heads of a layer, to be laid over a picture."""
+
+    name: str
+    weights: np.ndarray
+    """(h, w) or (heads, h, w)"""
+    covers: tuple[float, float] = (1.0, 1.0)
+    """how far the grid reaches, in heights and widths of the picture"""
+    each: np.ndarray | None = None
+    """(places, heads, h, w) what each place of a lattice looked at"""
+
 
 def gaze_page(
-    picture: np.ndarray, attention: Any, ways: Mapping[str, np.ndarray], path: Path, title: str,
-    facts: Mapping[str, str], positions: Any = None,
+    picture: np.ndarray, layers: Sequence[Looked], ways: Mapping[str, Looked], path: Path, title: str,
+    facts: Mapping[str, str], asked: tuple[str, tuple[float, float] | None] = ("", None), lattice: tuple[int, int] = (0, 0),
+    positions: Any = None,
 ) -> Path:  # fmt: skip
-    """The picture, on which every layer and head, the roll-out and what counted can be laid."""
+    """The picture, on which every layer and head, the roll-out and what counted can be laid, and what each place looked at.
+    `asked`: who looked, in words and where that is."""
     check_ending(path, (".html", ".htm"))
     data = {
         "picture": _uri(picture),
-        "ways": {name: _whole(grid) for name, grid in ways.items()},
-        "attention": None if attention is None else [[_whole(grid) for grid in layer] for layer in attention],
+        "size": picture.shape[:2],
+        "ways": {name: _whole(way.weights, way.covers) for name, way in ways.items()},
+        "attention": [[_whole(grid, layer.covers) for grid in layer.weights] for layer in layers],
+        "layers": [layer.name for layer in layers],
+        "each": [_bytes(layer.each) for layer in layers if layer.each is not None],
+        "asked": {"name": asked[0], "mark": asked[1]},
+        "lattice": lattice,
         "positions": None if positions is None else _uri(position_sheet(positions)),
         "glow": list(GLOW),
     }
@@ -42,13 +64,17 @@ def gaze_page(
     return write_whole(path, lambda to: to.write_bytes(whole.encode("utf-8", "replace")))
 
 
-def _whole(grid: np.ndarray) -> dict[str, Any]:
+def _whole(grid: np.ndarray, covers: tuple[float, float]) -> dict[str, Any]:
     most = float(grid.max()) or 1.0
-    return {
-        "most": most,
-        "shape": list(grid.shape),
-        "values": np.rint(SCALE * grid / most).astype(int).ravel().tolist(),
-    }
+    values = np.rint(SCALE * grid / most).astype(int).ravel().tolist()
+    return {"most": most, "shape": list(grid.shape), "covers": covers, "values": values}
+
+
+def _bytes(each: np.ndarray) -> dict[str, Any]:
+    """Of each place and head the largest weight, and all as bytes, shares of that."""
+    most = each.max((2, 3))
+    shares = np.rint(255 * each / np.where(most > 0, most, 1)[:, :, None, None]).astype(np.uint8)
+    return {"most": most.ravel().tolist(), "bytes": base64.b64encode(shares.tobytes()).decode()}
 
 
 def _uri(picture: np.ndarray) -> str:
@@ -59,9 +85,10 @@ def _uri(picture: np.ndarray) -> str:
     return f"data:image/png;base64,{base64.b64encode(to.getvalue()).decode()}"
 
 
-def position_sheet(alike: np.ndarray, cell: int = 4, gap: int = 2) -> np.ndarray:
+def position_sheet(alike: np.ndarray, gap: int = 2) -> np.ndarray:
     """(n², n²) cosines as a sheet of n x n maps, one for each place, each as large as the grid itself."""
     side = round(len(alike) ** 0.5)
+    cell = min(max(SHEET // side**2, 1), 16)
     low, high = float(alike.min()), float(np.sort(alike, axis=1)[:, -2].max())  # each is most like itself
     shares = ((alike - low) / max(high - low, 1e-12)).clip(0, 1).reshape(side, side, side, side)
     size = side * cell

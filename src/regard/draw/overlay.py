@@ -65,6 +65,8 @@ class Regarded(NamedTuple):
     weights: Map
     """(h, w) how much was looked at each place, of a grid of any size"""
     name: str = ""
+    covers: tuple[float, float] = (1.0, 1.0)
+    """how far that grid reaches, in heights and widths of the picture: it may end below and to the right of it"""
 
 
 # -- colours
@@ -148,11 +150,15 @@ def _known(depth: Map, relative: bool) -> npt.NDArray[np.bool_]:
     return np.isfinite(depth) & ((depth > 0) | relative)
 
 
-def over_heat(picture: Picture, weights: Map, most: float | None = None, smooth: bool = True) -> Picture:
-    """What was looked at glows on the darkened picture. The grid of weights is stretched over it; not `smooth`: its places are
-    seen. `most` is the weight of the brightest glow; None: the largest."""
+def over_heat(
+    picture: Picture, weights: Map, most: float | None = None, smooth: bool = True,
+    covers: tuple[float, float] = (1.0, 1.0),
+) -> Picture:  # fmt: skip
+    """What was looked at glows on the darkened picture. The grid of weights is stretched over it, or beyond it (`covers`);
+    not `smooth`: its places are seen. `most` is the weight of the brightest glow; None: the largest."""
     most = float(np.nanmax(weights, initial=0.0)) if most is None else most
-    wide = _stretched(np.nan_to_num(weights) / (most or 1.0), (picture.shape[0], picture.shape[1]), smooth)[..., None]
+    shape = picture.shape[0], picture.shape[1]
+    wide = _stretched(np.nan_to_num(weights) / (most or 1.0), shape, smooth, covers)[..., None]
     picture = _coloured(picture, wide[..., 0])
     shares = np.clip(wide, 0, 1)
     grey = 0.3 * picture + 0.5 * picture.mean(-1, keepdims=True)
@@ -160,12 +166,13 @@ def over_heat(picture: Picture, weights: Map, most: float | None = None, smooth:
     return ((1 - strength) * grey + strength * ramped(shares[..., 0], GLOW)).round().astype(np.uint8)
 
 
-def _stretched(grid: Map, shape: tuple[int, int], smooth: bool) -> Map:
+def _stretched(grid: Map, shape: tuple[int, int], smooth: bool, covers: tuple[float, float]) -> Map:
     from PIL import Image
 
     small = Image.fromarray(np.ascontiguousarray(grid, dtype=np.float32))
     way = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
-    return np.asarray(small.resize((shape[1], shape[0]), way), dtype=np.float64)
+    part = (0, 0, grid.shape[1] / covers[1], grid.shape[0] / covers[0])
+    return np.asarray(small.resize((shape[1], shape[0]), way, box=part), dtype=np.float64)
 
 
 def _coloured(picture: Picture, beside: Map) -> Picture:
@@ -220,15 +227,25 @@ def draw_heats(
     title: str = "",
     about: str = "",
     across: int = 4,
-    unit: str = "of the weight",
+    unit: str | None = "of the weight",
+    mark: tuple[float, float] | None = None,
 ) -> Path:
-    """What was looked at, of one picture by several heads or of several pictures, in rows of so many, on one scale."""
-    most = max((float(np.nanmax(sample.weights, initial=0.0)) for sample in samples), default=0.0)
-    seen = [over_heat(sample.picture, sample.weights, most) for sample in samples]
+    """What was looked at, of one picture by several heads or of several pictures, in rows of so many, on one scale, or where
+    there is no `unit` each on its own, the most of which is said. `mark`: a place, in heights and widths of the pictures."""
+    mosts = [float(np.nanmax(sample.weights, initial=0.0)) for sample in samples]
+    most = max(mosts, default=0.0)
+    seen = [
+        over_heat(sample.picture, sample.weights, most if unit else own, covers=sample.covers)
+        for sample, own in zip(samples, mosts, strict=True)
+    ]
     rows = [seen[at : at + across] for at in range(0, len(seen), across)]
-    names = [[sample.name for sample in samples[at : at + across]] for at in range(0, len(seen), across)]
-    scale = _Scale(GLOW, ("0", f"{50 * most:.2g}", f"{100 * most:.2g} % {unit}"))
-    return _sheet(rows, names, path, title, about, scale)
+    heads = [
+        sample.name if unit else f"{sample.name} · {100 * own:.2g} %"
+        for sample, own in zip(samples, mosts, strict=True)
+    ]
+    names = [heads[at : at + across] for at in range(0, len(seen), across)]
+    ends = (f"{50 * most:.2g}", f"{100 * most:.2g} % {unit}") if unit else ("", "most said over each picture")
+    return _sheet(rows, names, path, title, about, _Scale(GLOW, ("0", *ends)), mark)
 
 
 def _answers(sample: Measured) -> list[Map]:
@@ -318,8 +335,9 @@ class _Scale:
 
 
 def _sheet(
-    rows: Sequence[Sequence[Picture]], names: Sequence[Any], path: Path, title: str, about: str, below: _Legend | _Scale
-) -> Path:
+    rows: Sequence[Sequence[Picture]], names: Sequence[Any], path: Path, title: str, about: str, below: _Legend | _Scale,
+    mark: tuple[float, float] | None = None,
+) -> Path:  # fmt: skip
     """Panels in rows. `names`: one for each row, where the columns have fixed meanings, or one for each panel."""
     ending = check_ending(path, (".png", ".svg"))
     many = max((len(row) for row in rows), default=0)
@@ -344,7 +362,7 @@ def _sheet(
                 left = column * (side + GAP)
                 head = label(heads(row, column), int(side / (LETTER * 8.5))) if heads(row, column) else ""
                 axes.text(left, down + above[row] - 0.07, head, size=8.5, color=QUIET, va="bottom")
-                _put(axes, panel, left, down + above[row], side)
+                _put(axes, panel, left, down + above[row], side, mark)
             down += above[row] + heights[row] + GAP
         below.draw(axes, down + 0.04, width)
         axes.set_xlim(0, width)
@@ -362,7 +380,9 @@ def _head(names: Any, row: int, column: int) -> str:
     return (names or meaning) if column == 0 else meaning
 
 
-def _put(axes: Axes, panel: Picture, left: float, top: float, side: float) -> None:
+def _put(
+    axes: Axes, panel: Picture, left: float, top: float, side: float, mark: tuple[float, float] | None
+) -> None:  # fmt: skip
     from matplotlib.patches import Rectangle
 
     tall = side * panel.shape[0] / panel.shape[1]
@@ -371,3 +391,8 @@ def _put(axes: Axes, panel: Picture, left: float, top: float, side: float) -> No
     way = "nearest" if panel.shape[1] < 480 else "antialiased"
     axes.imshow(colours, extent=box, interpolation=way, aspect="auto", zorder=1)
     axes.add_patch(Rectangle((left, top), side, tall, fill=False, edgecolor=LINE, linewidth=0.6, zorder=2))
+    if mark is not None:
+        for colour, wide in (("black", 2.2), ("white", 1.1)):  # seen on dark and on light ground
+            axes.plot(
+                left + mark[1] * side, top + mark[0] * tall, "o", ms=6, mfc="none", mec=colour, mew=wide, zorder=3
+            )

@@ -10,7 +10,8 @@ from regard.explain.deciding import chosen, classified, embedded
 from regard.explain.decision import Decision, explain_decision
 from regard.explain.explanation import Explanation
 from regard.explain.language import explain_language
-from regard.explain.pictures import explain_picture
+from regard.explain.painted import explain_painting
+from regard.explain.pictures import Pixel, explain_picture
 from regard.explain.translation import explain_translation
 from regard.explain.words import filled, spanned, tagged
 from regard.tasks.asked import Asked
@@ -32,14 +33,22 @@ DECISIONS: dict[str, Callable[[Asked, Any, str | None], Decision]] = {
 """Of the tasks that decide."""
 
 
-SEEN = ("classify", "segment", "depth")
-"""Tasks whose pictures are explained."""
+SEEN: dict[str, Callable[[Asked, Any, str | None, Pixel | None], Explanation]] = {
+    "classify": explain_picture,
+    "segment": explain_picture,
+    "depth": explain_picture,
+    "draw": explain_painting,
+}
+"""Of the tasks that read pictures."""
 
 
-def explain(model: Asked, source: Any, target: str | None = None) -> Explanation:
+def explain(model: Asked, source: Any, target: str | None = None, at: Pixel | None = None) -> Explanation:
+    """`at`: a pixel (row, column) of a picture, of which it is asked what it looked at."""
     name = model.task.name
     if model.task.reads == "pictures" and name in SEEN:
-        return explain_picture(model, source, target)
+        return SEEN[name](model, source, target, at)
+    if at is not None:
+        raise RegardError("a place is asked of pictures only: texts show what every token looked at.")
     if model.task.reads == "text" and name in DECISIONS:
         return explain_decision(model, lambda: DECISIONS[name](model, source, target))
     if name not in EXPLAINERS:

@@ -6,10 +6,10 @@ layers are joined as R ← R + Ā R.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -56,12 +56,12 @@ def study(
     costly = cost(model.body, batch) > ROOM
     by_row = {view.row: view for view in views}
     if costly or all(score.of is None for score in scores):
-        with torch.no_grad(), _Layers(views) as layers, watch(model.body, each=layers):
+        with torch.no_grad(), Layers(views) as layers, watch(model.body, each=layers):
             model.task.logits(model, batch)
         return [None] * len(scores)
     with torch.enable_grad(), watch(model.body, gradients=True) as seen:
         logits = model.task.logits(model, batch)
-    looks = [list(group) for _, group in groupby(seen.looks, key=lambda look: look.name)]
+    looks = by_layer(seen.looks)
     for group in looks:
         for view in views:
             view.add(group)
@@ -70,20 +70,30 @@ def study(
     ]
 
 
+def by_layer(looks: Sequence[Look]) -> list[list[Look]]:
+    return [list(group) for _, group in groupby(looks, key=lambda look: look.name)]
+
+
 def counted(value: Tensor, looks: Sequence[Sequence[Look]], view: View, at: Sequence[int]) -> NDArray[np.float64]:
     """(length,) how much each token counted for a number that was read at some of them."""
+    layers = []
+    for group, owed in owing(value, looks):
+        parts = parted(group, view.row, view.length, owed)
+        layers.append(Layer(view.length, tuple(part.links() for part in parts)))
+    return relevance(layers, view.start(at)).numpy()
+
+
+def owing(value: Tensor, looks: Sequence[Sequence[Look]]) -> Iterator[tuple[Sequence[Look], list[Tensor | None]]]:
+    """The looks of each layer, and what the number owes to each of their weights: (∂y/∂A ∘ A)⁺."""
     weights = [look.weights for group in looks for look in group]
     found = iter(torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True))
-    layers = []
     for group in looks:
         owed: list[Tensor | None] = []
         for look in group:
             gradient = next(found)
             none = torch.zeros_like(look.weights)
             owed.append(none if gradient is None else (gradient * look.weights.detach()).clamp(min=0))
-        parts = parted(group, view.row, view.length, owed)
-        layers.append(Layer(view.length, tuple(part.links() for part in parts)))
-    return relevance(layers, view.start(at)).numpy()
+        yield group, owed
 
 
 def cost(body: Any, batch: Batch) -> int:
@@ -98,10 +108,16 @@ def cost(body: Any, batch: Batch) -> int:
     return COPIES * 4 * rows * length * weights
 
 
-class _Layers:
+class Viewer(Protocol):
+    """Who is handed the looks of a layer together."""
+
+    def add(self, looks: Sequence[Look]) -> None: ...
+
+
+class Layers:
     """Is told of looks one by one, and hands those of a layer to the views when the next begins."""
 
-    def __init__(self, views: Sequence[View]) -> None:
+    def __init__(self, views: Sequence[Viewer]) -> None:
         self.views, self.waiting = views, list[Look]()
 
     def __call__(self, look: Look) -> None:
@@ -114,7 +130,7 @@ class _Layers:
             view.add(self.waiting)
         self.waiting.clear()
 
-    def __enter__(self) -> _Layers:
+    def __enter__(self) -> Layers:
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -65,6 +65,14 @@ class Part:
             found[head].index_add_(0, keys.flatten(), (own[:, None] * weights).flatten())
         return found
 
+    def looked(self, query: int, length: int) -> Tensor:
+        """(H, length) what each head of one token looked at."""
+        at = query if self.queries is None else (self.queries == query).nonzero()[0, 0]
+        own = self.weights[:, at]
+        if self.keys is None:
+            return torch.nn.functional.pad(own, (0, length - own.shape[-1]))
+        return own.new_zeros(len(own), length).scatter_add_(1, self.keys[:, at].long().expand(own.shape), own)
+
 
 def _wide(weights: Tensor) -> Tensor:
     return weights.detach().cpu() if weights.dtype == torch.float64 else weights.detach().float().cpu()

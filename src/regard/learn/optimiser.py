@@ -54,7 +54,8 @@ def _matching(named: Iterable[str], pattern: str, setting: str) -> list[str]:
 
 
 def make_optimiser(model: nn.Module, settings: Train) -> torch.optim.AdamW:
-    """Adam with decoupled decay, of matrices only: gains, biases and vectors are left alone.
+    """Adam with decoupled decay, of matrices only: gains, biases and vectors are left alone, and what a part names so itself
+    (`undecayed`): places of a picture and the class token are vectors too, however many lie in one tensor.
 
     A parameter has the rate of the first pattern of `train.rates` that its name matches, else `train.rate`."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -63,14 +64,25 @@ def make_optimiser(model: nn.Module, settings: Train) -> torch.optim.AdamW:
         for name in _matching(named, pattern, "train.rates"):
             rates.setdefault(name, rate)
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    left = _undecayed(model)
     for name, parameter in named.items():
-        groups.setdefault((parameter.ndim >= 2, rates.get(name, settings.rate)), []).append(parameter)
+        decays = parameter.ndim >= 2 and name not in left
+        groups.setdefault((decays, rates.get(name, settings.rate)), []).append(parameter)
     beta1, beta2 = settings.betas
     made = [
-        {"params": parameters, "weight_decay": settings.decay if matrix else 0.0, "share": rate / settings.rate}
-        for (matrix, rate), parameters in groups.items()
+        {"params": parameters, "weight_decay": settings.decay if decays else 0.0, "share": rate / settings.rate}
+        for (decays, rate), parameters in groups.items()
     ]
     return torch.optim.AdamW(made, lr=settings.rate, betas=(beta1, beta2), eps=settings.eps, fused=True)
+
+
+def _undecayed(model: nn.Module) -> set[str]:
+    """The parameters that their modules leave out of the decay."""
+    return {
+        f"{place}.{name}".removeprefix(".")
+        for place, module in model.named_modules()
+        for name in getattr(module, "undecayed", ())
+    }
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

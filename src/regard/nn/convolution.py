@@ -68,6 +68,12 @@ def fitted(x: Map, kernel: int, stride: int, dilation: int = 1) -> Made:
     return F.pad(x, [widths // 2, widths - widths // 2, heights // 2, heights - heights // 2])
 
 
+def stepping(x: Map, stride: tuple[int, ...]) -> tuple[int, ...]:
+    """The stride over a map. One column gives one whatever it is, and with more than 1 oneDNN leaves the gradient of bfloat16
+    filters unset there."""
+    return (stride[0], 1) if x.shape[-1] == 1 else stride
+
+
 class Convolution(nn.Conv2d):
     """Without a bias, which the norm behind it would take away; as many zeros on every side as keep the places."""
 
@@ -78,9 +84,7 @@ class Convolution(nn.Conv2d):
         return self.convolve(x, self.weight)
 
     def convolve(self, x: Map, weight: Float[Tensor, "D C k k"]) -> Made:
-        # One column gives one whatever the stride. With a stride oneDNN leaves the gradient of bfloat16 filters unset there.
-        stride = (self.stride[0], 1) if x.shape[-1] == 1 else self.stride
-        return F.conv2d(x, weight, None, stride, self.padding, self.dilation)
+        return F.conv2d(x, weight, None, stepping(x, self.stride), self.padding, self.dilation)
 
 
 class Standardised(Convolution):
@@ -204,11 +208,15 @@ class Convolutional(nn.Module):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """After each stage, before the last norm."""
-        x, found = self.stem(x), []
+        x, found = self.stem(x.to(self.stem.conv.weight.dtype)), []
         for stage in self.stages:
             x = stage(x)
             found.append(x)
         return found
+
+    def behind(self, taps: Sequence[int]) -> list[nn.Module]:
+        """What nobody reads who reads these taps alone."""
+        return [*self.stages[max(taps) + 1 :], *([] if self.norm is None else [self.norm])]
 
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> States:
         maps = self.maps(batch.x)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from regard.errors import SettingError
 from regard.nn.block import ACTIVATIONS
-from regard.nn.convolution import BatchNorm
+from regard.nn.convolution import BatchNorm, stepping
 from regard.nn.linear import Linear
 
 try:  # comes with builds of torch for CUDA
@@ -117,8 +117,28 @@ class Reassemble(nn.Module):
 
 def resampling(channels: int, factor: float) -> nn.Module:
     if factor > 1:
-        return nn.ConvTranspose2d(channels, channels, round(factor), stride=round(factor))
-    return nn.Identity() if factor == 1 else nn.Conv2d(channels, channels, 3, stride=round(1 / factor), padding=1)
+        return Finer(channels, channels, round(factor), stride=round(factor))
+    return nn.Identity() if factor == 1 else Coarser(channels, channels, 3, stride=round(1 / factor), padding=1)
+
+
+class Finer(nn.ConvTranspose2d):
+    """Each place becomes a square of places, beside those of its neighbours."""
+
+    def forward(self, x: Float[Tensor, "B C h w"], output_size: list[int] | None = None) -> Float[Tensor, "B C H W"]:
+        if x.shape[-1] > 1:
+            return super().forward(x, output_size)
+        # of one column oneDNN gets the gradient of what is read wrong in bfloat16; squares do not overlap, so a matrix does it
+        squares = F.linear(x.permute(0, 2, 3, 1), self.weight.flatten(1).mT)
+        squares = squares.view(*squares.shape[:3], *self.weight.shape[1:])
+        wide = squares.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+        return wide if self.bias is None else wide + self.bias.to(wide.dtype)[:, None, None]
+
+
+class Coarser(nn.Conv2d):
+    """A convolution at every so many places."""
+
+    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C H W"]:
+        return F.conv2d(x, self.weight, self.bias, stepping(x, self.stride), self.padding)
 
 
 class Refine(nn.Module):

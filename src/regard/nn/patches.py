@@ -61,6 +61,9 @@ class Grid(nn.Module):
     """One learned vector for each place of a square grid, row by row, after those of the `before` tokens that have no place in
     the picture. Another grid gets vectors between those that were learnt."""
 
+    undecayed = ("table",)
+    """what no decay is to make smaller"""
+
     def __init__(self, side: int, width: int, before: int = 1, resize: Resize = "bicubic", std: float = 0.02) -> None:
         super().__init__()
         self.side, self.before, self.resize = side, before, resize
@@ -87,6 +90,8 @@ class Grid(nn.Module):
 class PatchEncoder(nn.Module):
     """`token`: a learned one stands before the patches (the class token). `pool` says what the summary is: the state of the
     first token, or the mean of those of the patches. `front`: convolutions whose last map is cut up instead of the pixels."""
+
+    undecayed = ("first",)
 
     def __init__(
         self, patches: Patches, position: Grid, encoder: Stack, *, token: bool = True, pool: Pool = "first",
@@ -126,6 +131,10 @@ class PatchEncoder(nn.Module):
         if x.is_cuda and torch.is_autocast_enabled("cuda"):
             x = x.to(torch.get_autocast_dtype("cuda"))  # what runs from block to block is of sixteen bits too
         return self.dropout(x)
+
+    def behind(self, taps: Sequence[int]) -> list[nn.Module]:
+        """What nobody reads who reads these taps alone."""
+        return [*self.encoder.blocks[max(taps) + 1 :], self.encoder.norm]
 
     def _check(self, taps: Sequence[int]) -> None:
         depth, stages = len(self.encoder.blocks), len(self.front.stages) if self.fronted else 0

@@ -13,11 +13,12 @@ from regard.nn.norm import Norm
 
 
 class ReadOut(nn.Module):
-    """Dropout, perhaps one more layer, and a matrix under the `name` of what it tells; drawn from N(0, 0.02)."""
+    """Dropout, perhaps one more layer, and a matrix under the `name` of what it tells; drawn from N(0, std)."""
 
     def __init__(
-        self, name: str, width: int, outputs: int, dropout: float, bias: bool = True, inner: str | None = None
-    ) -> None:
+        self, name: str, width: int, outputs: int, dropout: float, bias: bool = True, inner: str | None = None,
+        std: float = 0.02,
+    ) -> None:  # fmt: skip
         """`inner`: the non-linearity of the one more layer, where there is one."""
         super().__init__()
         self.dropout, self.name, self.inner = nn.Dropout(dropout), name, inner
@@ -26,7 +27,7 @@ class ReadOut(nn.Module):
         self.add_module(name, Linear(width, outputs, bias))
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=0.02)
+                nn.init.normal_(module.weight, std=std)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 

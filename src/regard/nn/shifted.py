@@ -121,6 +121,7 @@ class RelativeTable(Inside):
     Grids smaller than a window use the middle of the table."""
 
     measures = True
+    undecayed = ("table.weight",)
 
     def __init__(self, heads: int, window: int, shift: int = 0) -> None:
         super().__init__()
@@ -257,6 +258,10 @@ class Pyramid(nn.Module):
                 found[number] = x.unflatten(1, (height, width)).permute(0, 3, 1, 2)
         sequence = self.norm(x)
         return States(sequence, sequence.mean(1), tuple(found[number] for number in taps))
+
+    def behind(self, taps: Sequence[int]) -> list[nn.Module]:
+        """What nobody reads who reads these taps alone."""
+        return [*self.merges[max(taps) :], *self.stages[max(taps) + 1 :], self.norm]
 
     def embed(self, x: Float[Tensor, "..."]) -> tuple[Float[Tensor, "B L D"], tuple[int, int]]:
         """The tokens of pictures (B, C, H, W), and how many there are down and across; zeros stand below and to the right of

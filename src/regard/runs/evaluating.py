@@ -81,7 +81,8 @@ def _as_trained(settings: Settings, model: Model) -> Settings:
 
 def _numbers(row: Mapping[str, str]) -> dict[str, Any]:
     """What is a number in a row that is written for people."""
-    return {name: float(value) if name == "probability" else value for name, value in row.items()}
+    single = row.get("probability", "").replace(".", "", 1).isdecimal()  # of several labels there are several
+    return {name: float(value) if name == "probability" and single else value for name, value in row.items()}
 
 
 def write_answers(result: Evaluation, path: str | os.PathLike[str]) -> None:

@@ -28,6 +28,16 @@ def wholes(task: Task, inputs: Sequence[str]) -> list[str]:
     return list(inputs) if task.reads != "text" else [_whole(text) for text in inputs]
 
 
+def place(at: str | None) -> tuple[int, int] | None:
+    """The row and the column of a pixel, as they are written on a command line."""
+    if at is None:
+        return None
+    row, comma, column = at.partition(",")
+    if not comma or not row.strip().isdecimal() or not column.strip().isdecimal():
+        raise RegardError(f"--at takes the row and the column of a pixel, as in 12,30, not '{at}'.")
+    return int(row), int(column)
+
+
 def _whole(text: str) -> str:
     if text == STDIN:
         return _filled(sys.stdin.read(), "standard input")

@@ -70,6 +70,11 @@ class Config:
         """Width of the summary."""
         return self.widths[-1]
 
+    @property
+    def head_std(self) -> float:
+        """How a new matrix for classes begins: at 0, so that none is likelier at first."""
+        return 0.0
+
     def maps(self) -> tuple[Tap, ...]:
         """What dense heads read: each stage."""
         return tuple(

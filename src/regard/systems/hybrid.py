@@ -80,6 +80,11 @@ class Config:
         """Side of the last map."""
         return -(-self.size // self.stride)
 
+    @property
+    def head_std(self) -> float:
+        """How a new matrix for classes begins: at 0, so that none is likelier at first."""
+        return 0.0
+
     def maps(self) -> tuple[Tap, ...]:
         """The first two stages, and the last two of four quarters of the blocks, as DPT-Hybrid takes them."""
         early = [Tap(-1 - stage, self.widths[stage], 4 * 2**stage, flat=False) for stage in range(len(self.stages))][:2]

@@ -68,6 +68,11 @@ class Config:
         if self.size % self.patch:
             raise SettingError(f"model.size {self.size} is no multiple of model.patch {self.patch}.")
 
+    @property
+    def head_std(self) -> float:
+        """How a new matrix for classes begins: at 0, so that none is likelier at first."""
+        return 0.0
+
     def maps(self) -> tuple[Tap, ...]:
         return tuple(Tap(block, self.width, self.patch, flat=True, token=self.token) for block in quarters(self.depth))
 

@@ -27,11 +27,11 @@ from regard.tasks.each import Each, confused
 from regard.tasks.heads import Headed, Read, first_of, read_out
 from regard.tasks.marks import Marks
 from regard.tasks.several import (
-    HALF,
     PUBLISHED,
     SEVERAL,
     as_learnt,
     binary_cross_entropy,
+    likely,
     pairing_of,
     read_problem,
     rows_of,
@@ -79,7 +79,10 @@ class Classify(Headed):
         return " ".join([SEVERAL] * several + [data.pair] * any(sample.other for sample in samples))
 
     def read_manner(self, published: Mapping[str, Any], labels: Sequence[str]) -> str:
-        return read_problem(published, labels)
+        return read_problem(
+            published, labels,
+            "Its body can be trained for them: regard.save(regard.load(FOLDER, task='embed'), BODY) keeps that alone.",
+        )  # fmt: skip
 
     def write_manner(self, pair: str) -> dict[str, Any]:
         return {"problem_type": PUBLISHED} if SEVERAL in pair.split() else {}
@@ -145,15 +148,12 @@ class Classify(Headed):
 
     def _answers(self, model: Asked, encoded: Encoded, decode: Decode) -> list[Answer]:
         labels, several = model.identity.labels, tells_several(model)
-        least = HALF if decode.threshold is None else decode.threshold
         cut = {id(sample) for sample in encoded.too_long}
         answers = []
         for sample, chances in zip(encoded.samples, self.weighed(model, encoded), strict=True):
             said = {label: float(chance) for label, chance in zip(labels, chances, strict=True)}
             extra: dict[str, Any] = {"probabilities": said} | ({"cut": True} if id(sample) in cut else {})
-            value: str | list[str] = labels[int(chances.argmax())]
-            if several:
-                value = [label for label in sorted(said, key=lambda label: -said[label]) if said[label] >= least]
+            value = likely(said, decode.threshold) if several else labels[int(chances.argmax())]
             answers.append(Answer(value, tuple(said.values()), (), extra))
         return answers
 
@@ -165,7 +165,7 @@ class Classify(Headed):
         some = first_of(encoded, most)
         answers = self._answers(model, some, decode)
         if tells_several(model):
-            return _several(some.samples, answers, most is None), answers
+            return scored_several([sample.labels for sample in some.samples], answers, most is None), answers
         right, said = [sample.label for sample in some.samples], [str(answer.value) for answer in answers]
         return scored(model.identity.labels, right, said, self.unit, most is None), answers
 
@@ -177,25 +177,22 @@ class Classify(Headed):
         if len(labels) < 2:
             return []
         if isinstance(answers[0].value, list):
-            return [_each(samples, answers).draw(folder / "classes.png").name]
+            return [each_of([sample.labels for sample in samples], answers).draw(folder / "classes.png").name]
         right, said = [sample.label for sample in samples], [str(answer.value) for answer in answers]
         return [drawn(labels, right, said, self.unit, folder).name]
 
     def said(self, given: Any, answer: Answer) -> str:
         """The class, or the labels with | between them, and the probabilities of the likeliest ones."""
         chances = sorted(answer.extra["probabilities"].items(), key=lambda item: -item[1])
-        said = BETWEEN.join(answer.value) if isinstance(answer.value, list) else str(answer.value)
-        return "\t".join([said, *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])])
+        return "\t".join(
+            [BETWEEN.join(labels_of(answer)), *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])]
+        )
 
     def example(self, sample: Labelled, answer: Answer) -> dict[str, str]:
         texts = {"text": sample.text, "pair": sample.other} if sample.other else {"text": sample.text}
-        said = _said(answer)
+        said = labels_of(answer)
         sure = ", ".join(f"{answer.extra['probabilities'][label]:.3f}" for label in said)
         return {**texts, "answer": ", ".join(said), "reference": ", ".join(sample.labels), "probability": sure}
-
-
-def _said(answer: Answer) -> list[str]:
-    return answer.value if isinstance(answer.value, list) else [str(answer.value)]
 
 
 def _asked(item: Any, pairing: str) -> Labelled:
@@ -217,16 +214,21 @@ def _asked(item: Any, pairing: str) -> Labelled:
 # -- how good the answers are
 
 
-def _each(samples: Sequence[Labelled], answers: Sequence[Answer]) -> Each:
-    several = any(isinstance(answer.value, list) for answer in answers)
-    return Each.of([sample.labels for sample in samples], list(map(_said, answers)), "labels" if several else "texts")
+def labels_of(answer: Answer) -> list[str]:
+    """What was said, be it one class or several labels."""
+    return answer.value if isinstance(answer.value, list) else [str(answer.value)]
 
 
-def _several(samples: Sequence[Labelled], answers: Sequence[Answer], whole: bool) -> dict[str, float | str]:
-    """F1 over all labels together, the mean over labels, and the share of texts that have all labels right."""
-    each = _each(samples, answers)
-    right = [set(sample.labels) == set(_said(answer)) for sample, answer in zip(samples, answers, strict=True)]
-    shares = {"micro_f1": each.whole.f1, "macro_f1": each.macro_f1, "exact": float(np.mean(right))}
+def each_of(right: Sequence[Sequence[str]], answers: Sequence[Answer]) -> Each:
+    """Where each sample may have several labels."""
+    return Each.of(right, list(map(labels_of, answers)), "labels")
+
+
+def scored_several(right: Sequence[Sequence[str]], answers: Sequence[Answer], whole: bool) -> dict[str, float | str]:
+    """F1 over all labels together, the mean over labels, and the share of samples that have all labels right."""
+    each = each_of(right, answers)
+    exact = [set(labels) == set(labels_of(answer)) for labels, answer in zip(right, answers, strict=True)]
+    shares = {"micro_f1": each.whole.f1, "macro_f1": each.macro_f1, "exact": float(np.mean(exact))}
     scores: dict[str, float | str] = {name: round(100 * share, 2) for name, share in shares.items()}
     return scores | {"samples": len(answers)} | ({"each": each.table()} if whole else {})
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.album import Album
@@ -41,6 +41,10 @@ class Mapped(Pictured):
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
         """(H, W) as it is learnt from."""
         raise NotImplementedError
+
+    def unread(self, body: Any, config: Any) -> Sequence[nn.Module]:
+        """The head reads maps on the way: what lies behind the last of them is in every file, and left alone."""
+        return body.behind([tap.at for tap in config.maps()])
 
     def ready(self, config: Any, data: Data) -> Pixels:
         """The whole picture, at `data.shape` or as a square."""

@@ -16,15 +16,25 @@ from regard.data.pictures import Picture, iterate_pictures
 from regard.data.plan import Shape
 from regard.data.rows import Empty
 from regard.data.settings import Data
+from regard.data.tables import BETWEEN
 from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError, SettingError
 from regard.inputs.augment import mixing
 from regard.nn.loss import cross_entropy
 from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
-from regard.tasks.classify import SAID, drawn, scored
+from regard.tasks.classify import SAID, drawn, each_of, labels_of, scored, scored_several
 from regard.tasks.heads import numbered
 from regard.tasks.pictured import LOOKED_AT, Pictured, at_once, place_of, row_of
+from regard.tasks.several import (
+    PUBLISHED,
+    SEVERAL,
+    as_learnt,
+    binary_cross_entropy,
+    likely,
+    read_problem,
+    tells_several,
+)
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
@@ -46,6 +56,15 @@ class Recognise(Pictured):
     def labels(self, sample: Picture) -> Iterable[str]:
         return (sample.label,)
 
+    def read_manner(self, published: Mapping[str, Any], labels: Sequence[str]) -> str:
+        return read_problem(published, labels)
+
+    def write_manner(self, pair: str) -> dict[str, Any]:
+        return {"problem_type": PUBLISHED} if SEVERAL in pair.split() else {}
+
+    def deciding(self, scores: Mapping[str, Any]) -> str:
+        return "micro_f1" if "micro_f1" in scores else self.metric
+
     def bodied(self, config: Any) -> Any:
         return replace(config, draws=False) if hasattr(config, "draws") else config
 
@@ -59,8 +78,8 @@ class Recognise(Pictured):
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         if not labels:
             return None
-        bias, width = getattr(config, "head_bias", True), config.maps()[-1].channels
-        return ReadOut("classes", width, len(labels), config.head_dropout, bias)
+        bias, std = getattr(config, "head_bias", True), getattr(config, "head_std", 0.02)
+        return ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout, bias, std=std)
 
     def encode(
         self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
@@ -87,6 +106,9 @@ class Recognise(Pictured):
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
         logits = self.logits(model, batch)
+        if tells_several(model):
+            # data name one class of each picture: such a model is scored on them, and one that is trained on them tells one
+            return binary_cross_entropy(logits, as_learnt(model, batch.labels), terms.smoothing)
         if batch.changes is None or not batch.changed_by.mixup:
             return cross_entropy(logits, batch.labels, terms.smoothing)
         weight, partner = mixing(batch.changes)
@@ -100,30 +122,37 @@ class Recognise(Pictured):
         answers = []
         for start in range(0, len(inputs), LOOKED_AT):
             x, _ = self.asked(inputs[start : start + LOOKED_AT], model.pixels_or_refuse())
-            answers += self._said(model, Batch(x))
+            answers += self._said(model, Batch(x), decode)
         return answers
 
-    def _said(self, model: Asked, batch: Batch) -> list[Answer]:
-        labels = model.identity.labels
+    def chances(self, model: Asked, logits: Tensor) -> Tensor:
+        return logits.sigmoid() if tells_several(model) else logits.softmax(-1)
+
+    def _said(self, model: Asked, batch: Batch, decode: Decode) -> list[Answer]:
+        labels, several = model.identity.labels, tells_several(model)
         with torch.inference_mode():
-            table = self.logits(model, batch.to(model.device)).float().softmax(-1).cpu().numpy()
+            table = self.chances(model, self.logits(model, batch.to(model.device)).float()).cpu().numpy()
         answers = []
         for row in table:
             said = {label: float(chance) for label, chance in zip(labels, row, strict=True)}
-            answers.append(Answer(labels[int(row.argmax())], tuple(said.values()), (), {"probabilities": said}))
+            value = likely(said, decode.threshold) if several else labels[int(row.argmax())]
+            answers.append(Answer(value, tuple(said.values()), (), {"probabilities": said}))
         return answers
 
     def score(
         self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
     ) -> Scored:
-        """Shares of 100: the right class first, or among the first five; the mean of the F1 of the classes."""
+        """Shares of 100: the right class first, or among the first five; the mean of the F1 of the classes. Of a model that
+        tells several labels F1 over all of them, and their mean."""
         labels, count = model.identity.labels, len(encoded) if most is None else min(most, len(encoded))
         answers: list[Answer] = []
         some = at_once(encoded.how.pixels)
         for start in range(0, count, some):
             rows = np.arange(start, min(start + some, count))
-            answers += self._said(model, self.collate(encoded, rows, model.config))
+            answers += self._said(model, self.collate(encoded, rows, model.config), decode)
         right = [labels[int(encoded.sides["label"][number][0])] for number in range(count)]
+        if tells_several(model):
+            return scored_several([(label,) for label in right], answers, most is None), answers
         said = [str(answer.value) for answer in answers]
         scores = scored(labels, right, said, self.unit, most is None)
         if len(labels) > TOP:
@@ -136,17 +165,22 @@ class Recognise(Pictured):
 
     def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
         labels = tuple(answers[0].extra["probabilities"]) if answers else ()
+        if len(labels) < 2:
+            return []
         right, said = [sample.label for sample in samples], [str(answer.value) for answer in answers]
-        return [drawn(labels, right, said, self.unit, folder).name] if len(labels) > 1 else []
+        if isinstance(answers[0].value, list):
+            return [each_of([(label,) for label in right], answers).draw(folder / "classes.png").name]
+        return [drawn(labels, right, said, self.unit, folder).name]
 
     def said(self, given: Any, answer: Answer) -> str:
         chances = sorted(answer.extra["probabilities"].items(), key=lambda item: -item[1])
-        return "\t".join([str(given), str(answer.value), *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])])
+        said = BETWEEN.join(labels_of(answer))
+        return "\t".join([str(given), said, *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])])
 
     def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
-        sure = answer.extra["probabilities"][answer.value]
-        where = place_of(sample)
-        return {"picture": where, "answer": str(answer.value), "reference": sample.label, "probability": f"{sure:.3f}"}
+        said = labels_of(answer)
+        sure = ", ".join(f"{answer.extra['probabilities'][label]:.3f}" for label in said)
+        return {"picture": place_of(sample), "answer": ", ".join(said), "reference": sample.label, "probability": sure}
 
 
 def _weighed(logits: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

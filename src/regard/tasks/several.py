@@ -1,4 +1,4 @@
-"""Several labels of one text, or none: each is told from its absence by itself, so that probabilities do not compete."""
+"""Several labels of one text or picture, or none: each is told from its absence by itself: probabilities do not compete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.tasks.heads import numbered
 from regard.waists import IGNORE
 
 SEVERAL = "several"
-"""Among the words of `Identity.pair`: a text may have several labels."""
+"""Among the words of `Identity.pair`: a sample may have several labels."""
 
 HALF = 0.5
 """From this probability on a label is said, unless decode.threshold says otherwise."""
@@ -34,15 +34,12 @@ def pairing_of(pair: str) -> str:
     return " ".join(word for word in pair.split() if word != SEVERAL)
 
 
-def read_problem(published: Mapping[str, Any], labels: Sequence[str]) -> str:
+def read_problem(published: Mapping[str, Any], labels: Sequence[str], advice: str = "") -> str:
     """What a published config says of its head; one that tells a number and no class is refused."""
     problem = published.get("problem_type")
     if problem == "regression" or len(labels) == 1:
         why = "problem_type is regression" if problem == "regression" else "its head has one output"
-        raise WeightsError(
-            f"config.json: {why}: it tells a number, and classify tells classes. Its body can be trained for them: "
-            "regard.save(regard.load(FOLDER, task='embed'), BODY) keeps that alone."
-        )
+        raise WeightsError(f"config.json: {why}: it tells a number, and classify tells classes. {advice}".rstrip())
     return SEVERAL if problem == PUBLISHED else ""
 
 
@@ -57,13 +54,22 @@ def rows_of(samples: Sequence[Labelled], labels: Sequence[str]) -> list[list[int
     ]
 
 
+def likely(said: Mapping[str, float], least: float | None) -> list[str]:
+    """Labels that are likelier than not, or as likely as `least`, the likeliest first."""
+    return [
+        label
+        for label in sorted(said, key=lambda label: -said[label])
+        if said[label] >= (HALF if least is None else least)
+    ]
+
+
 def as_learnt(model: Asked, labels: Tensor) -> Tensor:
     """The same in the form that a model has learnt: a single class is one of several labels, but not the other way."""
     if tells_several(model) == (labels.ndim == 2):
         return labels
     if labels.ndim == 2:
         raise DataError(
-            "texts have several labels here, and this model tells one class of each.",
+            "samples have several labels here, and this model tells one class of each.",
             advice="Evaluate it on a column label with one class a row, or train one on these.",
         )
     classes = F.one_hot(labels.clamp(min=0), len(model.identity.labels))

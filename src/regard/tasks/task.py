@@ -227,6 +227,10 @@ class Task:
         """The system's config with those parts of the body that this task needs."""
         return config
 
+    def unread(self, body: Any, config: Any) -> Sequence[nn.Module]:
+        """Parts of the body that this task never reads: they do not learn."""
+        return ()
+
     def pairing(self, samples: Sequence[Any], data: Data, train: Encoded) -> str:
         """What a model must know of how it has learnt, in words (`Identity.pair`): how the two texts of a sample are read
         together (`data.pair`), whether it may have several labels, or what its tags spell; nothing where none of it is.

@@ -1,0 +1,359 @@
+"""What was looked at in pictures, of every system with attention: against published code, and against whole matrices."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.errors import RegardError
+from regard.explain.attribution import ahead
+from regard.explain.scene import Floor, Scene, Sight, lattice_of, unmerged
+from regard.inputs.palette import Palette
+from regard.inputs.pixels import Pixels
+from regard.model import Model
+from regard.nn.watch import watch
+from regard.runs.explaining import place
+from regard.systems import find_preset
+from regard.waists import Batch
+from sights import made
+from tiny import near, noisy
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.set_verbosity_error()
+
+RANDOM = np.random.default_rng(3)
+HIGH, WIDE = 57, 43
+PICTURE = RANDOM.integers(0, 256, (HIGH, WIDE, 3), dtype=np.uint8)
+GRIDS = [(29, 22), (15, 11), (8, 6), (4, 3)]
+SWIN: dict[str, Any] = {
+    "image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 3, 2, 2], "num_heads": [2, 1, 4, 8], "window_size": 3,
+    "mlp_ratio": 1.5, "drop_path_rate": 0.0, "num_labels": 5,
+}  # fmt: skip
+
+
+def windows(grid: tuple[int, int], side: int, shift: int) -> np.ndarray:
+    """(N, M) the places of each window, -1 where there is none, one number at a time."""
+    down, across = (math.ceil(n / side) for n in grid)
+    found = []
+    for row in range(down):
+        for column in range(across):
+            window = []
+            for y in range(side):
+                for x in range(side):
+                    at = (row * side + y + shift) % (down * side), (column * side + x + shift) % (across * side)
+                    window.append(at[0] * grid[1] + at[1] if at[0] < grid[0] and at[1] < grid[1] else -1)
+            found.append(window)
+    return np.array(found)
+
+
+def whole(weights: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
+    """(heads, places, places) of weights (N, heads, M, M) within windows."""
+    found = np.zeros((weights.shape[1], count, count))
+    for window, at in enumerate(places):
+        for q, query in enumerate(at):
+            for k, key in enumerate(at):
+                if query >= 0 and key >= 0:
+                    found[:, query, key] += weights[window, :, q, k]
+    return found
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[np.ndarray], Tensor]:
+    """A Swin of ours, the weights that the published one has in each block as whole matrices, and its logits."""
+    folder = tmp_path_factory.mktemp("swin")
+    config = transformers.SwinConfig(**SWIN, attn_implementation="eager")
+    peer = noisy(transformers.SwinForImageClassification(config)).double().eval()
+    peer.save_pretrained(folder)
+    model = regard.load(folder)
+    model.reader = Pixels((HIGH, WIDE), "none")
+    seen: list[Tensor] = []
+    for part in peer.modules():
+        if type(part).__name__ == "SwinAttention":
+            part.register_forward_hook(lambda _, __, output: seen.append(output[1]))
+    x = model.reader.normalise(torch.from_numpy(PICTURE).permute(2, 0, 1)[None]).double()
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        # theirs would be of float32
+        patch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype=None: x.softmax(dim))
+        said = peer(x, output_attentions=True)
+    published = iter(said.attentions)
+    found = []
+    for stage, many in enumerate(SWIN["depths"]):
+        for block in range(many):
+            own = seen.pop(0)
+            places = windows(GRIDS[stage], 3, (block % 2) if min(GRIDS[stage]) > 3 else 0)
+            found.append(whole(own.numpy(), places, GRIDS[stage][0] * GRIDS[stage][1]))
+        assert torch.equal(own, next(published))  # they tell the last of each stage
+    return model, found, said.logits
+
+
+def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> None:
+    model, right, logits = pair
+    near(model.logits(model.reader.normalise(_bytes(model))), logits, 1e-10)
+    found = model.explain(PICTURE)
+    assert [layer.shape[1:] for layer in found.attention] == [GRIDS[n] for n in (0, 0, 1, 1, 1, 2, 2, 3, 3)]
+    for own, matrix in zip(found.attention, right, strict=True):
+        near(torch.from_numpy(own).flatten(1), torch.from_numpy(matrix.mean(1)), 1e-10)
+    assert found.lattice == GRIDS[0] and found.scene is not None
+    for number, matrix in ((0, right[0]), (1, right[1])):  # of every place
+        each = torch.from_numpy(found.scene.sights[0].each[number]).flatten(2).double()
+        near(each, torch.from_numpy(matrix).transpose(0, 1), 1e-6)
+    row, column = 33, 20
+    found = model.explain(PICTURE, at=(row, column))
+    for layer, (own, matrix) in enumerate(zip(found.attention, right, strict=True)):
+        stage = (0, 0, 1, 1, 1, 2, 2, 3, 3)[layer]
+        side = 2 * 2**stage
+        place = row // side * GRIDS[stage][1] + column // side
+        near(torch.from_numpy(own).flatten(1), torch.from_numpy(matrix[:, place]), 1e-10)
+    assert set(found.ways) == {"roll-out"}  # a class is not read from one place
+
+
+def test_roll_out_goes_through_windows_and_merging(pair: Any) -> None:
+    """The product of whole matrices: (A + I) with rows of 1 for a block, and the mean of the four for a merge."""
+    model, right, _ = pair
+    state, layer = np.eye(GRIDS[0][0] * GRIDS[0][1]), iter(right)
+    for stage, many in enumerate(SWIN["depths"]):
+        if stage:
+            state = merging(GRIDS[stage], GRIDS[stage - 1]) @ state
+        for _ in range(many):
+            matrix = next(layer).mean(0) + np.eye(len(state))
+            state = matrix / matrix.sum(1, keepdims=True) @ state
+    found = model.explain(PICTURE)
+    assert found.ways["roll-out"].shape == GRIDS[0]
+    near(torch.from_numpy(found.ways["roll-out"]).flatten(), torch.from_numpy(state.mean(0)), 1e-10)
+    place = model.explain(PICTURE, at=(40, 9)).ways["roll-out"]
+    near(torch.from_numpy(place).flatten(), torch.from_numpy(state[2 * 3 + 0]), 1e-10)
+
+
+def merging(coarse: tuple[int, int], fine: tuple[int, int]) -> np.ndarray:
+    found = np.zeros((coarse[0] * coarse[1], fine[0] * fine[1]))
+    for row in range(fine[0]):
+        for column in range(fine[1]):
+            found[row // 2 * coarse[1] + column // 2, row * fine[1] + column] = 1
+    return found / found.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("task", ["classify", "segment"])
+def test_what_counted_is_joined_through_windows_and_merging(pair: Any, task: str) -> None:
+    """R ← R + Ā R for a block, R ← M R for a merge; a head that reads maps reads each stage."""
+    model, _, _ = pair if task == "classify" else (made("swin", "segment"), None, None)
+    batch = model.task.looked_at(model, Batch(_bytes(model)))
+    floors = list(_grids(model))
+    with watch(model.body, gradients=True) as seen, torch.enable_grad():
+        logits = model.task.logits(model, batch)[0]
+    mean = logits if logits.ndim == 1 else logits.flatten(1).mean(1)
+    best = int((logits if logits.ndim == 1 else logits.softmax(0).flatten(1).mean(1)).argmax())
+    owed = torch.autograd.grad(ahead(mean, best), [look.weights for look in seen.looks])
+    state = np.eye(floors[0][0] * floors[0][1])
+    parts, before, last = [], np.copy(state), 0
+    for look, gradient in zip(seen.looks, owed, strict=True):
+        stage = int(look.name.split(".")[1])
+        if stage != last:
+            parts.append((state - before).mean(0))
+            merge = merging(floors[stage], floors[stage - 1])
+            state, before, last = merge @ state, merge @ before, stage
+        matrix = (look.weights * gradient).clamp(min=0).detach().mean(1)[0].numpy()
+        whole = np.zeros((len(state), len(state)))
+        for at, query in enumerate(look.queries[0].tolist()):
+            for key, value in zip(look.keys[0, 0, at].tolist(), matrix[at], strict=True):
+                if query >= 0 and key >= 0:
+                    whole[query, key] += value
+        state = state + whole @ state
+    parts.append((state - before).mean(0))
+    right = parts[-1] if task == "classify" else sum(parts) / len(parts)
+    found = model.explain(PICTURE).ways["gradient × attention"]
+    near(torch.from_numpy(found).flatten(), torch.from_numpy(right / right.sum()), 1e-9)
+
+
+def _bytes(model: Model) -> Tensor:
+    return torch.from_numpy(model.pixels_or_refuse().prepare(PICTURE).copy()).permute(2, 0, 1)[None]
+
+
+def _grids(model: Model) -> Iterator[tuple[int, int]]:
+    high, wide = _bytes(model).shape[-2:]
+    for stage in range(4):
+        side = model.config.patch * 2**stage
+        yield math.ceil(high / side), math.ceil(wide / side)
+
+
+# -- ImageGPT
+
+
+@pytest.mark.parametrize("task", ["draw", "classify"])
+def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: Path, task: str) -> None:
+    """A pixel is told one token early; who classifies reads every pixel at its own."""
+    config = transformers.ImageGPTConfig(
+        n_positions=25, vocab_size=12, n_embd=12, n_layer=3, n_head=3, n_inner=20, num_labels=3, resid_pdrop=0.0,
+        attn_pdrop=0.0, embd_pdrop=0.0, attn_implementation="eager",
+    )  # fmt: skip
+    kind = "ImageGPTForCausalImageModeling" if task == "draw" else "ImageGPTForImageClassification"
+    peer = noisy(getattr(transformers, kind)(config)).double().eval()
+    peer.save_pretrained(tmp_path)
+    palette = Palette(RANDOM.uniform(-1, 1, (11, 3)), 5)
+    palette.save(tmp_path)
+    model = regard.load(tmp_path, task=task)
+    ids = torch.from_numpy(palette.ids(PICTURE))[None]
+    read = torch.cat([torch.tensor([[11]]), ids[:, :-1]], 1) if task == "draw" else ids
+    with torch.no_grad():
+        said = peer(read, output_attentions=True)
+    found = model.explain(PICTURE, at=(3, 1)) if task == "draw" else model.explain(PICTURE)
+    assert set(found.ways) == {"roll-out", "gradient × attention"} and found.positions.shape == (25, 25)
+    for own, right in zip(found.attention, said.attentions, strict=True):
+        if task == "draw":  # what was looked at by the 16th pixel: the sign, which has no place, and 15 pixels
+            near(torch.from_numpy(own).flatten(1)[:, :16], right[0, :, 16, 1:17])
+            assert not own.reshape(3, -1)[:, 16:].any()
+            near(torch.from_numpy(own.sum((1, 2))) + right[0, :, 16, 0], torch.ones(3, dtype=torch.float64))
+        else:
+            near(torch.from_numpy(own).flatten(1), right[0].mean(1))
+            assert np.allclose(own.sum((1, 2)), 1)
+    if task == "draw":
+        logs = said.logits[0, 16, :11].log_softmax(-1)
+        assert found.facts["its colour"].startswith(f"{100 * float(logs[ids[0, 16]].exp()):.1f} %")
+        middle = model.explain(PICTURE)
+        assert middle.at == (2, 2) and middle.ways["roll-out"].ravel()[12:].sum() == 0
+
+
+def test_what_made_a_colour_likely_is_the_same_with_all_that_follows_it() -> None:
+    """Only what stands before a pixel is read again for the gradient: against the whole row."""
+    model = made("imagegpt", "draw")
+    found = model.explain(PICTURE, at=(2, 3)).ways["gradient × attention"]
+    ids = torch.from_numpy(model.reader.ids(PICTURE))[None]
+    x = torch.cat([torch.full((1, 1), 11), ids[:, :-1]], 1)
+    with torch.enable_grad(), watch(model.body, gradients=True) as seen:
+        logs = model.logits(x)[0, 13].log_softmax(-1)
+    owed = torch.autograd.grad(logs[ids[0, 13]], [look.weights for look in seen.looks])
+    state = torch.eye(25, dtype=torch.float64)
+    for look, gradient in zip(seen.looks, owed, strict=True):
+        state = state + (look.weights * gradient)[0].clamp(min=0).mean(0).detach() @ state
+    right = (state - torch.eye(25, dtype=torch.float64))[13, 1:]
+    near(torch.from_numpy(found).flatten()[:24], right / right.sum())
+
+
+# -- all systems
+
+
+ASKED = [
+    ("vit", "classify"), ("vit", "segment"), ("hybrid", "classify"), ("hybrid", "depth"), ("dpt", "depth"),
+    ("swin", "classify"), ("swin", "depth"), ("imagegpt", "draw"), ("imagegpt", "classify"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("system", "task"), ASKED)
+def test_to_be_watched_changes_no_answer(system: str, task: str) -> None:
+    model = made(system, task)
+    if system == "imagegpt":
+        x = torch.from_numpy(model.reader.ids(PICTURE))[None]
+    else:
+        x = model.reader.normalise(torch.from_numpy(model.reader.prepare(PICTURE).copy()).permute(2, 0, 1)[None])
+    with torch.no_grad():
+        alone = model.logits(x)
+        with watch(model.body) as seen:
+            near(model.logits(x), alone, 1e-12)
+    assert seen.looks
+    for look in seen.looks:
+        near(look.weights.sum(-1), torch.ones(look.weights.shape[:-1], dtype=torch.float64), 1e-12)
+
+
+@pytest.mark.parametrize(("system", "task"), [ASKED[number] for number in (0, 3, 4, 5, 7)])
+def test_every_system_with_attention_is_laid_over_the_picture(system: str, task: str, tmp_path: Path) -> None:
+    model = made(system, task)
+    found = model.explain(PICTURE)
+    assert set(found.ways) == {"roll-out", "gradient × attention"}
+    for grid in found.ways.values():
+        assert grid.min() >= 0 and grid.sum() == pytest.approx(1)
+    assert found.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    layers = len(found.attention)
+    assert found.save(tmp_path / "b.svg", layer=layers, head=1).read_text().count(f"layer {layers}") >= 1
+    data = json.loads(found.save(tmp_path / "a.json").read_text())
+    assert np.allclose(data["attention"][-1], found.attention[-1]) and data["layers"] == list(found.names)
+    page = found.save(tmp_path / "a.html").read_text("utf-8")
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.lattice)
+    assert found.scene is not None
+    each = found.scene.sights[-1].each[-1]
+    read = np.frombuffer(base64.b64decode(data["each"][-1]["bytes"]), np.uint8).reshape(each.shape) / 255
+    most = np.array(data["each"][-1]["most"]).reshape(*each.shape[:2], 1, 1)
+    assert np.allclose(read * most, each, atol=each.max() / 255)
+    with pytest.raises(RegardError, match=f"no layer {layers + 1}"):
+        found.save(tmp_path / "a.png", layer=layers + 1)
+    with pytest.raises(RegardError, match="no head 9"):
+        found.save(tmp_path / "a.png", head=9)
+
+
+def test_of_maps_one_pixel_can_be_asked() -> None:
+    model = made("swin", "segment")
+    one, other = (model.explain(PICTURE, at=at).ways for at in ((1, 1), (14, 14)))
+    assert set(one) == {"roll-out", "gradient × attention"}
+    assert one["roll-out"].argmax() != other["roll-out"].argmax()
+    assert not np.allclose(one["gradient × attention"], other["gradient × attention"])
+
+
+def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> None:
+    for task in ("classify", "segment", "depth"):
+        model = made("resnet", task)
+        found = model.requires_grad_(False).explain(PICTURE)
+        assert set(found.ways) == {"what counted"} and not found.attention
+        with pytest.raises(RegardError, match="no attention"):
+            found.save("a.png", layer=1)
+        with pytest.raises(RegardError, match="no attention"):
+            model.explain(PICTURE, at=(1, 1))
+
+
+# -- parts
+
+
+def test_a_merged_place_goes_back_to_those_that_lie_in_the_picture() -> None:
+    row = torch.tensor([4.0, 2.0, 8.0, 1.0], dtype=torch.float64)  # 2 x 2 of 3 x 4
+    right = [[1, 1, 0.5, 0.5], [1, 1, 0.5, 0.5], [4, 4, 0.5, 0.5]]
+    assert unmerged(row, (2, 2), (3, 4)).view(3, 4).tolist() == right
+
+
+def test_a_pixel_is_found_on_every_grid() -> None:
+    floor = Floor((4, 3), 12, covers=(64 / 57, 48 / 43))  # of 57 x 43 pixels, in places of 16
+    assert floor.token((47.5 / 57, 32.5 / 43)) == 2 * 3 + 2 and floor.token((48.5 / 57, 31.5 / 43)) == 3 * 3 + 1
+    told = Floor((5, 5), 25, before=1, ahead=1)
+    assert told.token((0.5, 0.5)) == 12 and told.tokens == tuple(range(25))
+    assert told.laid(torch.arange(25)).tolist() == [
+        [1, 2, 3, 4, 5],
+        *([[*range(n, n + 5)] for n in (6, 11, 16)]),
+        [21, 22, 23, 24, 0],
+    ]
+    patches = Floor((2, 3), 7, before=1)
+    assert patches.token((0.9, 0.1)) == 4 and patches.laid(torch.arange(7)).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_gradients_of_usual_sizes_fit_into_memory_and_of_the_largest_do_not() -> None:
+    with torch.device("meta"):
+        bodies = {name: system.build(preset.config) for name, (system, preset) in _presets()}
+    for name, floor, fits in (
+        ("vit-base-16", Floor((14, 14), 197, 1), True), ("vit-large-16", Floor((24, 24), 577, 1), True),
+        ("imagegpt-large", Floor((32, 32), 1024, 1, 1), False), ("imagegpt-large", Floor((32, 32), 400, 1, 1), True),
+    ):  # fmt: skip
+        assert Scene((Sight(floor, (0,)),), (1.0,)).fits(bodies[name]) == fits, name
+    assert lattice_of(bodies["vit-base-16"], (Floor((14, 14), 197, 1),)) == (14, 14)
+    assert lattice_of(bodies["imagegpt-large"], (Floor((32, 32), 1024, 1, 1),)) == (2, 3)
+
+
+def _presets() -> Iterator[tuple[str, Any]]:
+    for name in ("vit-base-16", "vit-large-16", "imagegpt-large"):
+        yield name, find_preset(name)
+
+
+def test_what_cannot_be_asked_is_said() -> None:
+    model = made("swin", "classify")
+    with pytest.raises(RegardError, match="looked at in 16 x 16"):
+        model.explain(PICTURE, at=(16, 0))
+    with pytest.raises(RegardError, match="tells no classes"):
+        made("imagegpt", "draw").explain(PICTURE, "cat")
+    with pytest.raises(RegardError, match="--at takes the row and the column"):
+        place("5")
+    assert place("5, 12") == (5, 12)
