@@ -19,7 +19,8 @@ import typer.main
 
 import regard
 from conftest import TINY, TWELVE, Pairs, Trained, facts, write_pairs
-from regard.cli import app, main, spread
+from regard.cli import app, main
+from regard.line import spread
 from regard.runs.settings import GROUPS
 
 ROOT = Path(__file__).parent.parent

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from regard import __version__
 from regard.errors import Interrupted, RegardError
+from regard.line import as_json, named, show, spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,10 +19,6 @@ app = typer.Typer(
     name="regard", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="The transformer family: train on your own files, load what is published, answer, and see what it looked at.",
 )  # fmt: skip
-
-FILES = ("--data", "--valid", "--test")
-SEVERAL = (*FILES, "--columns", "--set")
-"""Options that take several values after one name."""
 
 PICTURES = (".png", ".svg", ".html", ".htm", ".json")
 
@@ -329,56 +325,6 @@ def convert(
         raise RunError(f"{target}: exists and is not empty. Choose another folder.")
     save(load(source), target, to)
     print(target)
-
-
-def named(columns: Sequence[str] | None) -> dict[str, str]:
-    """`["source=en", "target=de"]` as a dictionary."""
-    found = {}
-    for text in columns or ():
-        name, sign, value = text.partition("=")
-        if not (sign and name and value):
-            raise RegardError(f"'{text}' names no column. Write --columns source=NAME target=NAME.")
-        found[name] = value
-    return found
-
-
-def show(rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> None:
-    """Aligned columns, plain enough for grep."""
-    if not rows:
-        return
-    names = list(rows[0])
-    widths = {n: max(len(n), *(len(str(row[n])) for row in rows)) for n in names}
-    for row in [{n: n for n in names}, *rows]:
-        cells = (f"{row[n]!s:>{widths[n]}}" if n in right else f"{row[n]!s:<{widths[n]}}" for n in names)
-        print("  ".join(cells).rstrip())
-
-
-def as_json(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
-
-
-def spread(words: Sequence[str]) -> list[str]:
-    """`--data a b` -> `--data a --data b`: what follows such an option belongs to it until the next option.
-
-    To `--set` and `--columns` belong only words with a `=`; after `--` all words are left alone."""
-    result: list[str] = []
-    current, first = "", True
-    for number, word in enumerate(words):
-        if word == "--":
-            return [*result, *words[number:]]
-        if word.startswith("-"):
-            current, first = (word if word in SEVERAL else ""), True
-            result.append(word)
-        elif current and not first and (current in FILES or "=" in word):
-            result += [current, word]
-        else:
-            result.append(word)
-            first = False
-            if current not in FILES and "=" not in word:
-                current = ""
-    return result
 
 
 def main() -> None:
