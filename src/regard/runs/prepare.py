@@ -168,6 +168,8 @@ def _tokens(
     flavour = files.task.flavour(settings.data), found.labels, len(found.held)
     count, mark = files.task.rows_by(reader)
     name = files.task.name if files.task.reads == "text" else f"{files.task.name} {files.task.reads}"
+    if files.task.reads == "pictures":
+        mark = f"{mark} {files.places()}"
     key = key_of(VERSION, name, found.fingerprint, mark, limit.longest, special, count, flavour)
 
     def encode(samples: Sequence[Any]) -> Encoded:
