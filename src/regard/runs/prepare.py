@@ -83,8 +83,7 @@ def prepare(order: Order, say: Say) -> Prepared:
     found = replace(found, labels=task.head_labels(found.labels, settings.data))
     valid = own or _held_out(task, found, say)
     reader, config = order.reader, order.identity.config  # a folder's tokenizer and config belong together already
-    if reader is None:
-        reader = task.ready(config, settings.data)
+    reader = task.ready(config, settings.data) if reader is None else task.suited(reader, config, settings.data)
     if reader is None and task.reads == "pictures":
         say("  learning colours from these pictures")
         reader = task.learnt(files.samples(found, "read"), config, settings.data)

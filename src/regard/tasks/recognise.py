@@ -24,7 +24,7 @@ from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.classify import SAID, drawn, scored
 from regard.tasks.heads import numbered
-from regard.tasks.pictured import LOOKED_AT, Pictured, place_of, row_of
+from regard.tasks.pictured import Pictured, place_of, row_of, together
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
@@ -98,8 +98,9 @@ class Recognise(Pictured):
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each picture (a path, bytes, an array or a picture of Pillow's) the likeliest class, with all probabilities."""
         answers = []
-        for start in range(0, len(inputs), LOOKED_AT):
-            x, _ = self.asked(inputs[start : start + LOOKED_AT], model.pixels_or_refuse())
+        pixels = model.pixels_or_refuse()
+        for start in range(0, len(inputs), most := together(pixels)):
+            x = self.asked(inputs[start : start + most], pixels)
             answers += self._said(model, Batch(x))
         return answers
 
@@ -119,8 +120,8 @@ class Recognise(Pictured):
         """Shares of 100: the right class first, or among the first five; the mean of the F1 of the classes."""
         labels, count = model.identity.labels, len(encoded) if most is None else min(most, len(encoded))
         answers: list[Answer] = []
-        for start in range(0, count, LOOKED_AT):
-            rows = np.arange(start, min(start + LOOKED_AT, count))
+        for start in range(0, count, step := together(encoded.how.pixels)):
+            rows = np.arange(start, min(start + step, count))
             answers += self._said(model, self.collate(encoded, rows, model.config))
         right = [labels[int(encoded.sides["label"][number][0])] for number in range(count)]
         said = [str(answer.value) for answer in answers]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -77,6 +78,13 @@ class Segment(Mapped):
     ) -> Encoded:  # fmt: skip
         if len(labels) < 2:
             raise DataError("there are fewer than two classes in the masks: nothing can be told apart.")
+        for known, mask in {classes_beside(sample.mask): sample.mask for sample in samples if sample.mask}.items():
+            # their pixels would count as void, and nobody would notice
+            if known is not None and (strange := [name for name in known.names if name not in labels]):
+                raise DataError(
+                    f"by the file of classes beside it '{strange[0]}' is a class, which the model does not know.", mask,
+                    advice="Name classes as in the training data, or call void what is not to be learnt.",
+                )  # fmt: skip
         return super().encode(samples, text, config, longest, data, labels)
 
     def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Told:
@@ -107,13 +115,23 @@ class Segment(Mapped):
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each picture the share of each class that is seen; `extra["mask"]` is the map itself, as bytes."""
-        return [
-            self._said(model, picture, said)
-            for picture, said in _with(self, model, [picture_of(item) for item in inputs])
-        ]
+        return [self._said(model, picture, said) for picture, said in self.painted(model, map(picture_of, inputs))]
 
-    def _said(self, model: Asked, picture: np.ndarray, said: np.ndarray) -> Answer:
-        labels, mask = model.identity.labels, said.argmax(0).astype(np.uint8)
+    def enlarged(self, said: Tensor, size: tuple[int, int]) -> np.ndarray:
+        """The class of each pixel, some rows at a time: numbers for all classes of a photograph would fill the memory."""
+        (classes, high, _), (rows, columns) = said.shape, size
+        places = ((torch.arange(rows, device=said.device) + 0.5) * (high / rows) - 0.5).clamp(0, high - 1)
+        mask = np.empty(size, np.uint8)
+        for start in range(0, rows, step := max(ROOM // (classes * columns), 1)):
+            at = places[start : start + step]
+            top = at.long()
+            part = torch.lerp(said[:, top], said[:, (top + 1).clamp(max=high - 1)], (at - top)[:, None])
+            wide = F.interpolate(part[None], (len(at), columns), mode="bilinear", align_corners=False)
+            mask[start : start + step] = wide[0].argmax(0).cpu().numpy()
+        return mask
+
+    def _said(self, model: Asked, picture: np.ndarray, mask: np.ndarray) -> Answer:
+        labels = model.identity.labels
         shares = np.bincount(mask.ravel(), minlength=len(labels)) / mask.size
         found = {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
         return Answer(found, tuple(found.values()), (), {"mask": mask, "picture": picture, "labels": labels})
@@ -177,12 +195,10 @@ class Segment(Mapped):
 
 HIGHEST = frozenset((255, 65535))
 """What stands for no class in masks of 8 and 16 bits."""
+ROOM = 2**25
+"""Numbers of classes of pixels that are held at once."""
 SHOWN = 6
 """Validation pictures that are drawn."""
-
-
-def _with(task: Mapped, model: Asked, pictures: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return zip(pictures, task.painted(model, pictures), strict=True)
 
 
 def classes_beside(mask: str) -> Classes | None:
