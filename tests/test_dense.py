@@ -173,14 +173,15 @@ def looped_gradient(left: np.ndarray, known: np.ndarray) -> float:
     total = 0.0
     for step in (1, 2, 4, 8):
         rows, columns = range(0, left.shape[0], step), range(0, left.shape[1], step)
+        many = max(sum(bool(known[i, j]) for i in rows for j in columns), 1)
         for i in rows:
             for j in columns:
                 if not known[i, j]:
                     continue
                 if j + step < left.shape[1] and known[i, j + step]:
-                    total += abs(left[i, j + step] - left[i, j])
+                    total += abs(left[i, j + step] - left[i, j]) / many
                 if i + step < left.shape[0] and known[i + step, j]:
-                    total += abs(left[i + step, j] - left[i, j])
+                    total += abs(left[i + step, j] - left[i, j]) / many
     return total
 
 
@@ -207,7 +208,7 @@ def looped(said: np.ndarray, target: np.ndarray, known: np.ndarray, alignment: s
             scale, shift = 0.0, target[places[0]]
         left = scale * said + shift - target
         sizes = [left[place] ** 2 for place in places]
-    return sum(sizes) / (2 * many) + 0.5 * looped_gradient(left, known) / many
+    return sum(sizes) / (2 * many) + 0.5 * looped_gradient(left, known)
 
 
 @pytest.mark.parametrize("alignment", ["robust", "squares"])

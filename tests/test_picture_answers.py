@@ -126,7 +126,10 @@ def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
     for name, one in zip(names, found, strict=True):
         (alone,) = model.task.answer(model, [name], model.identity.decode)
         assert np.array_equal(alone.extra[key], one)
-    assert regard.evaluate(tmp_path / "run")
+    scores = regard.evaluate(tmp_path / "run").scores
+    if task == "depth":  # also of data that is no run's own
+        halved = regard.evaluate(tmp_path / "run", settings=["data.unit=0.5"]).scores
+        assert halved["rmse"] != scores["rmse"]
     regard.train(
         task,
         data,

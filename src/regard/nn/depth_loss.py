@@ -40,7 +40,7 @@ def relative_loss(
         scale, shift = least_squares(said, target, known)
         left = scale[:, None, None] * said + shift[:, None, None] - target
         size = torch.where(known, left.square(), 0.0).sum((1, 2))
-    losses = (0.5 * size + alpha * _unlike(left, known)) / many.clamp(min=1)
+    losses = 0.5 * size / many.clamp(min=1) + alpha * _unlike(left, known)
     return torch.where(many > 0, losses, 0.0).sum(), (many > 0).sum()
 
 
@@ -100,16 +100,20 @@ def _trimmed(sizes: Maps, known: Known, keep: float) -> Float[Tensor, "B"]:
 
 def _unlike(left: Maps, known: Known, scales: int = 4) -> Float[Tensor, "B"]:
     """How much a difference changes from one place to the next one that is known, to the right and down, in the picture and
-    in every second, fourth and eighth row and column of it."""
+    in every second, fourth and eighth row and column of it.
+
+    Of each of these the sum is divided by the places that are known there, as the authors' program does it: by those of the
+    whole picture, as the paper may be read, the coarsest would count a sixty-fourth."""
     total = left.new_zeros(len(left))
     for scale in range(scales):
         step = 2**scale
         x, there = left[:, ::step, ::step], known[:, ::step, ::step]
+        many = there.sum((1, 2)).clamp(min=1)
         for axis in (1, 2):
             length = x.shape[axis] - 1
             change = (x.narrow(axis, 1, length) - x.narrow(axis, 0, length)).abs()
             both = there.narrow(axis, 1, length) & there.narrow(axis, 0, length)
-            total = total + torch.where(both, change, 0.0).sum((1, 2))
+            total = total + torch.where(both, change, 0.0).sum((1, 2)) / many
     return total
 
 
