@@ -130,15 +130,25 @@ def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
     if task == "depth":  # also of data that is no run's own
         halved = regard.evaluate(tmp_path / "run", settings=["data.unit=0.5"]).scores
         assert halved["rmse"] != scores["rmse"]
-    regard.train(
-        task,
-        data,
-        model=str(tmp_path / "run"),
-        out=tmp_path / "tuned",
-        settings=["data.shape=32,48", *short],
-        device="cpu",
-    )
-    assert Pixels.load(tmp_path / "tuned") == Pixels((32, 48), "exact", multiple=16)
+    short += ["data.shape=150,160", "data.crop=0.5"]
+    regard.train(task, data, model=str(tmp_path / "run"), out=tmp_path / "tuned", settings=short, device="cpu")
+    assert Pixels.load(tmp_path / "tuned") == Pixels((144, 160), "exact")
+
+
+@pytest.mark.parametrize(
+    ("reader", "wanted"),
+    [
+        (Pixels((384, 384), "ratio", multiple=32), Pixels((384, 384), "exact")),
+        (Pixels((100, 130), "exact", multiple=16), Pixels((96, 128), "exact")),
+        (Pixels((224, 224), "none"), Pixels((32, 32), "exact")),
+        (Pixels((224, 224), "shortest", 256), Pixels((224, 224), "shortest", 256, crop=True)),
+        (Pixels((224, 224), "shortest", 256, crop=True), Pixels((224, 224), "shortest", 256, crop=True)),
+    ],
+)
+def test_all_pictures_that_are_learnt_from_have_one_size(reader: Pixels, wanted: Pixels) -> None:
+    assert reader.steady(32) == wanted
+    for pixels in (wanted, wanted.wider(8 / 7)):
+        assert pixels.prepare(noise((50, 70, 3))).shape[:2] == pixels.size
 
 
 def test_classes_of_a_large_picture_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

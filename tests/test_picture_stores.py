@@ -13,6 +13,7 @@ from PIL import Image
 from regard.runs.order import Asked, Sources, new_order
 from regard.runs.prepare import Prepared, prepare
 from regard.tasks import find_task
+from regard.tasks.segment import _classes_in
 from regard.waists import Batch
 
 
@@ -74,3 +75,29 @@ def test_colours_are_those_of_the_pictures_as_they_are_now(table: bool, tmp_path
     before = look()
     bitmaps(tmp_path / "all", 200, 10)  # the palette stays the same
     assert set(before) == {10, 200} and look() == [210 - shade for shade in before]
+
+
+def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path) -> None:
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    for number in range(12):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
+        Image.new("L", (32, 32), number % 2).save(tmp_path / "masks" / f"{number}.png")
+    for names in ("road sky", "street sky"):
+        (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
+        _classes_in.cache_clear()  # as in another process
+        made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", size=32)
+        assert " ".join(made.labels) == names
+        labels = first("segment", made).labels
+        assert labels is not None and labels.max() < 2
+
+
+def test_masks_of_the_lowest_and_the_highest_number_are_of_two_classes(tmp_path: Path) -> None:
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    for number in range(12):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
+        Image.new("L", (32, 32), 255 * (number % 2)).save(tmp_path / "masks" / f"{number}.png")
+    made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", size=32)
+    labels = find_task("segment", "pictures").collate(made.train, np.arange(8), made.config).labels
+    assert made.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]

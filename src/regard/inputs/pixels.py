@@ -158,11 +158,12 @@ class Pixels:
     def steady(self, side: int) -> Pixels:
         """As pictures are learnt from, all of one size: the middle where the sides keep their ratio, else all of it, squeezed;
         of what was not resized `side` pixels."""
-        if not self.varies:
+        if self.crop:
             return self
         if self.resize == "shortest":
             return replace(self, crop=True, multiple=1)
-        return replace(self, resize="exact", size=self.size if self.resize == "ratio" else (side, side))
+        made = replace(self, resize="exact", size=(side, side) if self.resize == "none" else self.size)
+        return replace(made, size=made.fitted(*made.size), multiple=1)
 
     @property
     def least(self) -> int:

@@ -177,7 +177,7 @@ class Files:
         """Content, and all that decides how it is parsed and divided; paths too, because places are named by them."""
         sums = [_sum(path) for path in self._paths]
         share = None if self.sources.valid else self.share
-        known = fingerprint(sorted(self._valid))
+        known = fingerprint([*sorted(self._valid), self.task.told(self.sources.data)])
         return key_of(_FORM, __version__, self.task.name, self.sources.data, self.sources.columns, share, sums, known)
 
     def _stamp(self) -> list[tuple[int | str, int]]:

@@ -58,8 +58,8 @@ class Mapped(Pictured):
 
     def suited(self, reader: Any, config: Any, data: Data) -> Pixels:
         """At `data.shape` where it is said."""
-        steady: Pixels = super().suited(reader, config, data)  # type: ignore[assignment]  # no map belongs to colours
-        return steady.at(data.shape[0], data.shape[1]) if data.shape else steady
+        pixels: Pixels = reader.at(data.shape[0], data.shape[1]) if data.shape else reader
+        return pixels.steady(config.size)
 
     def texts(self, samples: Any) -> Iterator[str]:
         for sample in samples:

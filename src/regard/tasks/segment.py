@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.masks import VOID, Classes, classes_in, seen_classes
+from regard.data.masks import VOID, Classes, classes_in, find_classes, seen_classes
 from regard.data.pictures import Picture, iterate_masked
 from regard.data.rows import Empty
 from regard.data.settings import Data
@@ -61,6 +61,10 @@ class Segment(Mapped):
         if known is not None:
             return known.names
         return [str(value) for value in np.unique(read_mask(sample.beside or sample.mask))]
+
+    def told(self, data: Sequence[str]) -> str:
+        """Classes are named by a file that may lie above the folder of the masks."""
+        return repr(find_classes(data))
 
     def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
         numbers = all(label.isdigit() for label in labels)  # as they occur, while names are in the order of their file

@@ -202,6 +202,10 @@ class Task:
         """The reader of a fresh model, where nothing of it is learnt from the data; None where something is."""
         return None
 
+    def told(self, data: Sequence[str]) -> str:
+        """What a file beside the data says of it, and decides about its classes."""
+        return ""
+
     def suited(self, reader: Any, config: Any, data: Data) -> Any:
         """The reader that a folder brings, as it serves to learn by."""
         return reader
