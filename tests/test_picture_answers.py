@@ -17,10 +17,12 @@ from regard.data import album
 from regard.data.pictures import Picture
 from regard.errors import DataError, SettingError
 from regard.inputs.pixels import Pixels
+from regard.raster import read_mask
 from regard.runs.order import Asked, Sources, new_order
 from regard.systems import SYSTEMS
 from regard.tasks import find_task, segment
 from regard.tasks.pictured import Pictured, picture_of, row_of, source_of
+from regard.waists import Answer
 
 
 def noise(shape: tuple[int, ...], kind: Any = np.uint8, seed: int = 0) -> Any:
@@ -169,6 +171,16 @@ def test_a_class_that_the_model_does_not_know_is_named_and_not_void(tmp_path: Pa
     task.encode([sample], Pixels((32, 32)), config, 0, None, ("tram", "road", "sky"))
     with pytest.raises(DataError, match=r"masks.*'tram' is a class, which the model does not know"):
         task.encode([sample], Pixels((32, 32)), config, 0, None, ("road", "sky"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"), [(("road", "sky"), [0, 1]), (("0", "255"), [0, 255]), (("7", "3000"), [7, 3000])]
+)
+def test_masks_are_written_in_the_numbers_that_were_learnt_from(labels: Any, wanted: list[int], tmp_path: Path) -> None:
+    mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
+    answer = Answer({}, (), (), {"mask": mask, "picture": noise((2, 3, 3)), "labels": labels})
+    left = find_task("segment", "pictures").leave("a", answer, tmp_path)
+    assert np.array_equal(read_mask(left["mask"]), np.array(wanted)[mask])
 
 
 # -- memory

@@ -184,8 +184,12 @@ class Segment(Mapped):
         seen = draw_classes(
             [Segmented(answer.extra["picture"], mask, name=name)], labels, folder / f"{name}.classes.png"
         )
-        image = Image.fromarray(mask)  # numbers of classes, which a palette gives their colours
-        image.putpalette([part for colour in class_colours(len(labels)) for part in colour])
+        numbers = _written(labels)
+        image = Image.fromarray(numbers[mask])
+        if numbers.dtype == np.uint8:  # a palette gives numbers their colours
+            colours = np.zeros((int(numbers.max()) + 1, 3), np.uint8)
+            colours[numbers] = class_colours(len(labels))
+            image.putpalette(colours.ravel().tolist())
         kept = write_whole(folder / f"{name}.mask.png", lambda to: image.save(to, format="PNG"))
         return {"picture": str(seen), "mask": str(kept)}
 
@@ -214,6 +218,14 @@ def _classes_in(folder: str) -> Classes | None:
     """Looked for once, not for every mask. The highest numbers are void too, whether the file says so or not."""
     found = classes_in(folder)
     return None if found is None else replace(found, void=tuple({*found.void, *HIGHEST} - set(found.values)))
+
+
+def _written(labels: Sequence[str]) -> np.ndarray:
+    """What stands in a mask for each class: its place, or the number that it is called by where no file named classes."""
+    if not all(label.isdigit() and int(label) < 2**16 for label in labels):
+        return np.arange(len(labels), dtype=np.uint8)
+    numbers = np.array([int(label) for label in labels])
+    return numbers.astype(np.uint8 if numbers.max() < 256 else np.uint16)
 
 
 def _numbers(labels: Sequence[str]) -> Classes:
