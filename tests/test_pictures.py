@@ -319,4 +319,5 @@ def test_numbers_in_masks_become_classes_void_or_an_error() -> None:
 def test_numbers_are_classes_where_nothing_is_said() -> None:
     assert seen_classes([3, 0, 255, 0]) == Classes(("0", "3"), (0, 3), (255,))
     assert seen_classes(range(250, 256)).void == () and seen_classes([0, 1]).void == ()
-    assert seen_classes([0, 255, 256]).void == () and seen_classes([0, 65535]).void == (65535,)
+    assert seen_classes([0, 255, 256]).void == () and seen_classes([0, 1, 65535]).void == (65535,)
+    assert seen_classes([0, 255]) == Classes(("0", "255"), (0, 255))

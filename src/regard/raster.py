@@ -89,6 +89,15 @@ def read_picture(source: str | bytes, least: int = 0, place: Place | None = None
         return _in_colour(image)
 
 
+def picture_from(image: Image.Image) -> NDArray[np.uint8]:
+    """The same of a picture that Pillow has opened already."""
+    turn = _orientation(image)
+    try:
+        return _in_colour(image if turn is None else image.transpose(turn))
+    except _Wrong as error:
+        raise DataError(error.args[0], getattr(image, "filename", None) or "a picture", advice=error.args[1]) from error
+
+
 def look(source: str | bytes, place: Place | None = None) -> tuple[NDArray[np.uint8], Facts]:
     """The same with all that is known of the file."""
     with _opened(source, place, 0, curious=True) as (image, facts):

@@ -20,14 +20,43 @@ SHARE = 0.25
 """Of the memory that is free: more is not taken for pictures."""
 
 
+LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+    ),
+)
+"""Where a container says how much it may take, how much it has taken, and what of that is files that can be read again."""
+
+
 def free_memory() -> int:
-    """Bytes that may be taken without pushing anything out; where the system does not say it, a gigabyte."""
+    """Bytes that may be taken without pushing anything out, of the machine and of the container around us; where the system
+    does not say it, a gigabyte."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             found = {line.split(":")[0]: int(line.split()[1]) for line in file}
-        return 1024 * found["MemAvailable"]
+        machine = 1024 * found["MemAvailable"]
     except (OSError, ValueError, KeyError, IndexError):
-        return 2**30
+        machine = 2**30
+    return max(0, min([machine, *(room for files in LIMITS if (room := _room(*files)) is not None)]))
+
+
+def _room(limit: str, taken: str, kinds: str) -> int | None:
+    """What a container has left; None where there is none, or it has no limit."""
+    try:
+        with open(limit, encoding="ascii") as most, open(taken, encoding="ascii") as used, open(kinds) as stat:
+            cached = {line.split()[0]: int(line.split()[1]) for line in stat}
+            return int(most.read()) - int(used.read()) + cached.get("inactive_file", 0)
+    except (OSError, ValueError, IndexError):  # "max" is no number
+        return None
+
+
+def neighbours() -> int:
+    """Processes of this run on this machine, each with pictures of its own, as torchrun tells them."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, int(told)) if told.isdigit() else 1
 
 
 class Album:
@@ -41,7 +70,7 @@ class Album:
     ) -> None:
         """`most`: bytes that may be taken; pictures that need more are read anew each time."""
         size = count * int(np.prod(shape)) * np.dtype(kind).itemsize
-        most = int(SHARE * free_memory()) if most is None else most
+        most = int(SHARE * free_memory() / neighbours()) if most is None else most
         self.count, self.shape, self.kept = count, shape, 0 < size + count <= most
         if self.kept:
             room = mmap.mmap(-1, size + count)

@@ -99,9 +99,9 @@ def classes_in(folder: str, folders: int = ABOVE) -> Classes | None:
 
 def seen_classes(values: Iterable[int]) -> Classes:
     """Of masks that nothing is said about: each number is a class that is called so. The highest that its bits can hold, 255 or
-    65,535, is void, where the number before it does not occur."""
+    65,535, is void, where the number before it does not occur, and two others do: masks of 0 and 255 are of two classes."""
     there = sorted(set(values))
-    void = tuple(value for value in (255, 65535) if value in there and value - 1 not in there and there[-1] == value)
+    void = tuple(value for value in (255, 65535) if there[-1:] == [value] and value - 1 not in there and len(there) > 2)
     kept = tuple(value for value in there if value not in void)
     return Classes(tuple(map(str, kept)), kept, void)
 

@@ -69,6 +69,10 @@ class Palette:
         return self.side, self.side
 
     @property
+    def varies(self) -> bool:
+        return False
+
+    @property
     def least(self) -> int:
         """Pixels that the shorter side of a file needs, so that nothing has to be made up (see `read_picture`)."""
         return self.side

@@ -151,6 +151,21 @@ class Pixels:
         return replace(self, size=(round(share * self.size[0]), round(share * self.size[1])), edge=0)
 
     @property
+    def varies(self) -> bool:
+        """Whether pictures of other sizes come out in other sizes, so that they cannot stand in one batch."""
+        return self.resize != "exact" and not self.crop
+
+    def steady(self, side: int) -> Pixels:
+        """As pictures are learnt from, all of one size: the middle where the sides keep their ratio, else all of it, squeezed;
+        of what was not resized `side` pixels."""
+        if self.crop:
+            return self
+        if self.resize == "shortest":
+            return replace(self, crop=True, multiple=1)
+        made = replace(self, resize="exact", size=(side, side) if self.resize == "none" else self.size)
+        return replace(made, size=made.fitted(*made.size), multiple=1)
+
+    @property
     def least(self) -> int:
         """Pixels that the shorter side of a file needs, so that nothing has to be made up (see `read_picture`)."""
         return 0 if self.resize == "none" else max(*self.size, self.edge)

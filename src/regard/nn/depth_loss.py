@@ -100,7 +100,10 @@ def _trimmed(sizes: Maps, known: Known, keep: float) -> Float[Tensor, "B"]:
 
 def _unlike(left: Maps, known: Known, scales: int = 4) -> Float[Tensor, "B"]:
     """How much a difference changes from one place to the next one that is known, to the right and down, in the picture and
-    in every second, fourth and eighth row and column of it."""
+    in every second, fourth and eighth row and column of it.
+
+    All of it is divided by the known places of the whole picture, as the paper writes it, so that coarse changes count little;
+    programs that circulate divide each scale by its own places."""
     total = left.new_zeros(len(left))
     for scale in range(scales):
         step = 2**scale

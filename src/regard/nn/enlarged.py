@@ -69,4 +69,5 @@ enlarged.register_fake(_empty)
 
 def serves(x: Tensor) -> bool:
     """Where nobody wants gradients, and there are enough channels to read side by side."""
-    return x.is_cuda and not torch.is_grad_enabled() and x.shape[1] >= 32 and x.dtype != torch.float64
+    small = x.shape[1:].numel() < 2**31  # places in a picture are counted in 32 bits
+    return x.is_cuda and not torch.is_grad_enabled() and x.shape[1] >= 32 and x.dtype != torch.float64 and small

@@ -147,7 +147,7 @@ def ask(
     if not as_json and sys.stdout.isatty() and model.task.streams(decode) and (said.alone or said.only):
         return _stream(model, asked, decode)
     done = 0
-    for some in chunked(asked, 1 if said.alone else chunk):
+    for some in chunked(asked, 1 if said.alone else min(chunk, model.task.at_once)):
         real = [one for one in some if one.value is not None]
         for one in real:
             said.hint(one)

@@ -25,7 +25,9 @@ from regard.runs.training import pick_device
 from regard.tasks.several import pairing_of
 from regard.waists import Answer
 
-SETTABLE = ("data.tokenized", "data.detokenise", "data.stride", "data.score", "train.tokens", "train.precision")
+SETTABLE = (
+    "data.tokenized", "data.detokenise", "data.stride", "data.score", "data.unit", "train.tokens", "train.precision",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

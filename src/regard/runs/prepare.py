@@ -83,8 +83,7 @@ def prepare(order: Order, say: Say) -> Prepared:
     found = replace(found, labels=task.head_labels(found.labels, settings.data))
     valid = own or _held_out(task, found, say)
     reader, config = order.reader, order.identity.config  # a folder's tokenizer and config belong together already
-    if reader is None:
-        reader = task.ready(config, settings.data)
+    reader = task.ready(config, settings.data) if reader is None else task.suited(reader, config, settings.data)
     if reader is None and task.reads == "pictures":
         say("  learning colours from these pictures")
         reader = task.learnt(files.samples(found, "read"), config, settings.data)
@@ -168,6 +167,8 @@ def _tokens(
     flavour = files.task.flavour(settings.data), found.labels, len(found.held)
     count, mark = files.task.rows_by(reader)
     name = files.task.name if files.task.reads == "text" else f"{files.task.name} {files.task.reads}"
+    if files.task.reads == "pictures":
+        mark = f"{mark} {files.places()}"
     key = key_of(VERSION, name, found.fingerprint, mark, limit.longest, special, count, flavour)
 
     def encode(samples: Sequence[Any]) -> Encoded:

@@ -132,6 +132,19 @@ class Files:
             advice = "Start again when it is whole."
             raise DataError("the training data changed while it was read.", ", ".join(self._paths), advice=advice)
 
+    def places(self) -> str:
+        """A name for where pictures lie, and for when they were written: what is stored of them is their paths, or colours that
+        no name or size tells. Tables are summed and folders listed by `key`; what tables point to is looked at here."""
+        total = Fingerprint()
+        total.add([self.key])
+        for entry in self.sources.data:
+            if any(os.path.isdir(os.path.expanduser(path)) for path in parallel(entry) or (entry,)):
+                continue
+            for item in self.task.stream((entry,), dict(self.sources.columns) or None):
+                if not isinstance(item, Empty):
+                    total.add(_stamped(path) for path in (item.source, item.mask, item.depth) if path)
+        return str(total)
+
     def _read_through(self) -> Reading:
         held, kept, empty = None, [], _Empties()
         valid, rest = _Part(self.task), _Part(self.task)
@@ -164,7 +177,7 @@ class Files:
         """Content, and all that decides how it is parsed and divided; paths too, because places are named by them."""
         sums = [_sum(path) for path in self._paths]
         share = None if self.sources.valid else self.share
-        known = fingerprint(sorted(self._valid))
+        known = fingerprint([*sorted(self._valid), self.task.told(self.sources.data)])
         return key_of(_FORM, __version__, self.task.name, self.sources.data, self.sources.columns, share, sums, known)
 
     def _stamp(self) -> list[tuple[int | str, int]]:
@@ -183,6 +196,15 @@ def _content(task: Task, sample: Any) -> Iterator[str]:
         yield f"{sample.opens} {sample.torn}"
     if "document" in task.sides:
         yield str(sample.document)
+
+
+def _stamped(path: str) -> str:
+    """A file by its place and its time; what lies in a table has a name alone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path
+    return f"{os.path.abspath(path)}\0{found.st_size}\0{found.st_mtime_ns}"
 
 
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from regard.nn.dense import Tap
 from regard.nn.norm import Norm
 from regard.nn.patches import Patches
 from regard.nn.shifted import Merge, Pyramid, RelativeTable, Windowed, skipped, swin_weights
+from regard.systems import seeing
 from regard.systems.encoding import ACTIVATIONS
 from regard.systems.preset import Preset, System
 from regard.weights import Entry, Names, Published, Tensors, entry, under
@@ -110,6 +111,12 @@ QUICK: dict[str, dict[str, Any]] = {
     "train": {**_ADAM, "passes": 50, "warmup": 0.1, "images": 128, "accumulate": 1, "rate": 1e-3, "clip": 5.0},
     "data": {"crop": 0.5, "flip": True},
 }
+
+DENSE = {
+    "segment": {**seeing.DENSE["segment"], "data": {"crop": 0.5, "flip": True, "colour": 0.4, "mixup": 0.0}},
+    "depth": {**seeing.DENSE["depth"], "data": {"crop": 1.0, "flip": True, "colour": 0.4, "mixup": 0.0}},
+}
+"""Maps are not mixed, and a part of a picture that is enlarged is no nearer."""
 
 PRESETS = {
     "swin-mini": Preset(MINI, 6_003_580, QUICK),
@@ -267,4 +274,5 @@ def _widened(table: Tensor, window: int) -> Tensor:
 SYSTEM = System(
     name="swin", about="vision of 2021: shifted windows, maps of four sizes", config=Config, presets=PRESETS, build=build,
     names=NAMES, published=PUBLISHED, tasks=("classify", "segment", "depth"), reads="pictures", adapt=adapt,
+    recipes=DENSE, further=DENSE,
 )  # fmt: skip

@@ -82,11 +82,7 @@ class Depth(Mapped):
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself."""
-        pictures = [picture_of(item) for item in inputs]
-        return [
-            self._said(model, picture, said[0])
-            for picture, said in zip(pictures, self.painted(model, pictures), strict=True)
-        ]
+        return [self._said(model, picture, said) for picture, said in self.painted(model, map(picture_of, inputs))]
 
     def _said(self, model: Asked, picture: np.ndarray, said: np.ndarray) -> Answer:
         unit = "metres" if METRIC in model.identity.labels else "nearness"
@@ -102,9 +98,9 @@ class Depth(Mapped):
         answers: list[Answer] = []
         count = len(encoded) if most is None else min(most, len(encoded))
         for picture, said, right in self.compared(model, encoded, count):
-            metres = said[0] if METRIC in model.identity.labels else as_depth(said[0], right)
+            metres = said if METRIC in model.identity.labels else as_depth(said, right)
             distances.add(metres, right)
-            answer = self._said(model, picture, said[0])
+            answer = self._said(model, picture, said)
             more = {**answer.extra, "metres": metres, "right": right} if len(answers) < SHOWN else {}
             answers.append(replace(answer, extra=more))
         scores: dict[str, float | str] = {name: round(value, 4) for name, value in distances.scores().items()}

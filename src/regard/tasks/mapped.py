@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.album import Album
+from regard.data.files import chunked
 from regard.data.pictures import Picture
 from regard.data.plan import Epochs, Shape
 from regard.data.settings import Data
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 from regard.inputs.augment import apply_map
 from regard.inputs.pixels import Pixels
 from regard.raster import read_picture
 from regard.tasks.asked import Asked
-from regard.tasks.pictured import BICUBIC, LOOKED_AT, Pictured, row_of, source_of
+from regard.tasks.pictured import BICUBIC, Pictured, row_of, source_of, together
 from regard.tasks.task import Encoded
 from regard.waists import Batch
 
@@ -31,6 +32,7 @@ FEW = 16
 
 class Mapped(Pictured):
     sides: ClassVar[tuple[str, ...]] = ("picture", "beside")
+    at_once = FEW
     beside: ClassVar[str]
     """what belongs to a picture: mask or depth"""
     kind: ClassVar[type]
@@ -50,6 +52,17 @@ class Mapped(Pictured):
         """The whole picture, at `data.shape` or as a square."""
         shape = data.shape or (config.size, config.size)
         return Pixels((shape[0], shape[1]), "exact", resample=BICUBIC)
+
+    def check(self, config: Any, tokens: int, data: Data) -> None:
+        if data.mixup:
+            raise SettingError(
+                f"data.mixup mixes two pictures and their classes, and {self.name} has a map beside each: leave it out."
+            )
+
+    def suited(self, reader: Any, config: Any, data: Data) -> Pixels:
+        """At `data.shape` where it is said."""
+        pixels: Pixels = reader.at(data.shape[0], data.shape[1]) if data.shape else reader
+        return pixels.steady(config.size)
 
     def texts(self, samples: Any) -> Iterator[str]:
         for sample in samples:
@@ -110,33 +123,34 @@ class Mapped(Pictured):
         batch = self.looked_at(model, batch)
         return model.head(*self.taken(model, batch))
 
-    def painted(self, model: Asked, pictures: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-        """What is said of each picture, (C, H, W) or (H, W), at its own size."""
+    def painted(self, model: Asked, pictures: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Each picture and what is said of it, at its own size. No more than a few are held."""
         pixels = model.pixels_or_refuse()
-        for start in range(0, len(pictures), FEW):
-            some = pictures[start : start + FEW]
+        for some in chunked(pictures, min(FEW, together(pixels))):
             made = np.stack([pixels.prepare(picture) for picture in some])
             x = torch.from_numpy(made).permute(0, 3, 1, 2).contiguous().to(model.device)
             with torch.inference_mode():
                 found = self.logits(model, Batch(x)).float()
             found = found if found.ndim == 4 else found[:, None]
             for one, picture in zip(found, some, strict=True):
-                wide = F.interpolate(one[None], picture.shape[:2], mode="bilinear", align_corners=False)
-                yield wide[0].cpu().numpy()
+                yield picture, self.enlarged(one, (picture.shape[0], picture.shape[1]))
+
+    def enlarged(self, said: Tensor, size: tuple[int, int]) -> np.ndarray:
+        """What is said of a picture (C, h, w) as a map of its size (H, W)."""
+        wide = F.interpolate(said[None], size, mode="bilinear", align_corners=False)
+        return wide[0, 0].cpu().numpy()
 
     def compared(
         self, model: Asked, encoded: Encoded, count: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Of the first samples: the picture, what is said of it, and what is right, at the size of the latter."""
-        for start in range(0, count, LOOKED_AT):
-            numbers = range(start, min(start + LOOKED_AT, count))
-            pictures = [read_picture(source_of(encoded.sides["picture"][number])) for number in numbers]
-            for number, picture, said in zip(numbers, pictures, self.painted(model, pictures), strict=True):
-                right = self.map_of(source_of(encoded.sides["beside"][number]), encoded.how)
-                if right.shape != picture.shape[:2]:
-                    high, wide = right.shape
-                    raise DataError(
-                        f"is {high} x {wide}, and its picture {picture.shape[0]} x {picture.shape[1]}.",
-                        getattr(encoded.samples[number], self.beside) if encoded.samples else None,
-                    )
-                yield picture, said, right
+        pictures = (read_picture(source_of(encoded.sides["picture"][number])) for number in range(count))
+        for number, (picture, said) in enumerate(self.painted(model, pictures)):
+            right = self.map_of(source_of(encoded.sides["beside"][number]), encoded.how)
+            if right.shape != picture.shape[:2]:
+                high, wide = right.shape
+                raise DataError(
+                    f"is {high} x {wide}, and its picture {picture.shape[0]} x {picture.shape[1]}.",
+                    getattr(encoded.samples[number], self.beside) if encoded.samples else None,
+                )
+            yield picture, said, right

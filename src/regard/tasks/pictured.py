@@ -25,7 +25,7 @@ from regard.errors import RegardError
 from regard.inputs.augment import NOTHING, Augment, apply, draw_changes
 from regard.inputs.palette import FILE, Palette
 from regard.inputs.pixels import Pixels
-from regard.raster import read_picture
+from regard.raster import picture_from, read_picture
 from regard.tasks.asked import Asked
 from regard.tasks.task import Encoded, Task
 from regard.waists import Batch
@@ -104,6 +104,9 @@ class Pictured(Task):
         edge = round(WIDER * config.size) if config.size >= LARGE else 0
         return Pixels((config.size, config.size), "shortest", edge, crop=True, resample=BICUBIC)
 
+    def suited(self, reader: Pixels | Palette, config: Any, data: Data) -> Pixels | Palette:
+        return reader.steady(config.size) if isinstance(reader, Pixels) else reader
+
     def learnt(self, samples: Iterable[Picture], config: Any, data: Data) -> Palette:
         """As many colours as the model has, or as the pictures have. Only some of them are opened."""
         pictures = (opened(sample, least=config.size) for sample in some(samples, LEARNT_FROM))
@@ -144,7 +147,7 @@ class Pictured(Task):
         return Even(len(encoded), tokens, seed)
 
     def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        for rows in Even(len(encoded), min(tokens, at_once(encoded.how.pixels)), seed=0).sequential():
+        for rows in Even(len(encoded), min(tokens, together(encoded.how.pixels)), seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
     def pictures(self, encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
@@ -156,7 +159,8 @@ class Pictured(Task):
         side = encoded.sides["picture"]
 
         def read(number: int) -> np.ndarray:
-            return pixels.prepare(read_picture(source_of(side[number]), pixels.least))
+            # what is scored is decoded as what is asked; to learn from, a file may be decoded smaller, which is other pixels
+            return pixels.prepare(read_picture(source_of(side[number]), pixels.least if learnt else 0))
 
         found = self.decoded(encoded, "picture", numbers, read, learnt, (*pixels.size, 3))
         x = torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).contiguous()
@@ -191,18 +195,17 @@ class Pictured(Task):
     def alone(self, inputs: Any) -> bool:
         return isinstance(inputs, str | bytes | os.PathLike | np.ndarray) or hasattr(inputs, "convert")
 
-    def asked(self, inputs: Sequence[Any], pixels: Pixels | Palette) -> tuple[Tensor, list[np.ndarray]]:
-        """Pictures as bytes (B, 3, H, W), made ready; and as they were."""
-        whole = [picture_of(item) for item in inputs]
-        made = np.stack([pixels.prepare(picture) for picture in whole])
-        return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous(), whole
+    def asked(self, inputs: Sequence[Any], pixels: Pixels | Palette) -> Tensor:
+        """Pictures as bytes (B, 3, H, W), made ready; one at a time, as they may be large."""
+        made = np.stack([pixels.prepare(picture_of(item)) for item in inputs])
+        return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous()
 
 
-def at_once(pixels: Pixels | Palette) -> int:
-    """Pictures that are looked at together: more of small ones."""
+def together(pixels: Pixels | Palette) -> int:
+    """How many pictures are looked at together: more of small ones, and each alone where each has a size of its own."""
     height, width = pixels.size
     fits = LOOKED_AT * 224**2 // (height * width) if isinstance(pixels, Pixels) else 0
-    return min(max(fits, LOOKED_AT), 16 * LOOKED_AT)
+    return 1 if pixels.varies else min(max(fits, LOOKED_AT), 16 * LOOKED_AT)
 
 
 def picture_of(item: Any) -> np.ndarray:
@@ -212,7 +215,7 @@ def picture_of(item: Any) -> np.ndarray:
             raise RegardError(f"an array of bytes (H, W, 3) is wanted, not {item.dtype} {item.shape}.")
         return item
     if hasattr(item, "convert"):
-        return np.asarray(item.convert("RGB"))
+        return picture_from(item)
     return read_picture(item if isinstance(item, bytes) else os.fspath(item))
 
 
@@ -255,8 +258,12 @@ def check_reader(reader: Any, config: Any) -> None:
 def row_of(sample: Picture) -> np.ndarray:
     """Where a picture is to be found, as numbers that a store can hold: the bytes of its path, or its own."""
     if sample.content:
-        return np.concatenate([[INSIDE], np.frombuffer(sample.content, dtype=np.uint8)]).astype(np.int64)
-    return np.frombuffer(os.fsencode(sample.source), dtype=np.uint8).astype(np.int64)
+        row = np.empty(
+            1 + len(sample.content), np.uint16
+        )  # as a store has them: eight bytes for one would fill the memory
+        row[0], row[1:] = INSIDE, np.frombuffer(sample.content, dtype=np.uint8)
+        return row
+    return np.frombuffer(os.fsencode(sample.source), dtype=np.uint8).astype(np.uint16)
 
 
 def source_of(row: np.ndarray) -> str | bytes:

@@ -25,7 +25,7 @@ from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.classify import SAID, drawn, each_of, labels_of, scored, scored_several
 from regard.tasks.heads import numbered
-from regard.tasks.pictured import LOOKED_AT, Pictured, at_once, place_of, row_of
+from regard.tasks.pictured import Pictured, place_of, row_of, together
 from regard.tasks.several import (
     PUBLISHED,
     SEVERAL,
@@ -120,8 +120,9 @@ class Recognise(Pictured):
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each picture (a path, bytes, an array or a picture of Pillow's) the likeliest class, with all probabilities."""
         answers = []
-        for start in range(0, len(inputs), LOOKED_AT):
-            x, _ = self.asked(inputs[start : start + LOOKED_AT], model.pixels_or_refuse())
+        pixels = model.pixels_or_refuse()
+        for start in range(0, len(inputs), most := together(pixels)):
+            x = self.asked(inputs[start : start + most], pixels)
             answers += self._said(model, Batch(x), decode)
         return answers
 
@@ -146,9 +147,8 @@ class Recognise(Pictured):
         tells several labels F1 over all of them, and their mean."""
         labels, count = model.identity.labels, len(encoded) if most is None else min(most, len(encoded))
         answers: list[Answer] = []
-        some = at_once(encoded.how.pixels)
-        for start in range(0, count, some):
-            rows = np.arange(start, min(start + some, count))
+        for start in range(0, count, step := together(encoded.how.pixels)):
+            rows = np.arange(start, min(start + step, count))
             answers += self._said(model, self.collate(encoded, rows, model.config), decode)
         right = [labels[int(encoded.sides["label"][number][0])] for number in range(count)]
         if tells_several(model):

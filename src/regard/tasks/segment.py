@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.masks import VOID, Classes, classes_in, seen_classes
+from regard.data.masks import VOID, Classes, classes_in, find_classes, seen_classes
 from regard.data.pictures import Picture, iterate_masked
 from regard.data.rows import Empty
 from regard.data.settings import Data
@@ -61,6 +62,10 @@ class Segment(Mapped):
             return known.names
         return [str(value) for value in np.unique(read_mask(sample.beside or sample.mask))]
 
+    def told(self, data: Sequence[str]) -> str:
+        """Classes are named by a file that may lie above the folder of the masks."""
+        return repr(find_classes(data))
+
     def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
         numbers = all(label.isdigit() for label in labels)  # as they occur, while names are in the order of their file
         return seen_classes(map(int, labels)).names if numbers else tuple(labels)
@@ -77,6 +82,13 @@ class Segment(Mapped):
     ) -> Encoded:  # fmt: skip
         if len(labels) < 2:
             raise DataError("there are fewer than two classes in the masks: nothing can be told apart.")
+        for known, mask in {classes_beside(sample.mask): sample.mask for sample in samples if sample.mask}.items():
+            # their pixels would count as void, and nobody would notice
+            if known is not None and (strange := [name for name in known.names if name not in labels]):
+                raise DataError(
+                    f"by the file of classes beside it '{strange[0]}' is a class, which the model does not know.", mask,
+                    advice="Name classes as in the training data, or call void what is not to be learnt.",
+                )  # fmt: skip
         return super().encode(samples, text, config, longest, data, labels)
 
     def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Told:
@@ -107,13 +119,23 @@ class Segment(Mapped):
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each picture the share of each class that is seen; `extra["mask"]` is the map itself, as bytes."""
-        return [
-            self._said(model, picture, said)
-            for picture, said in _with(self, model, [picture_of(item) for item in inputs])
-        ]
+        return [self._said(model, picture, said) for picture, said in self.painted(model, map(picture_of, inputs))]
 
-    def _said(self, model: Asked, picture: np.ndarray, said: np.ndarray) -> Answer:
-        labels, mask = model.identity.labels, said.argmax(0).astype(np.uint8)
+    def enlarged(self, said: Tensor, size: tuple[int, int]) -> np.ndarray:
+        """The class of each pixel, some rows at a time: numbers for all classes of a photograph would fill the memory."""
+        (classes, high, _), (rows, columns) = said.shape, size
+        places = ((torch.arange(rows, device=said.device) + 0.5) * (high / rows) - 0.5).clamp(0, high - 1)
+        mask = np.empty(size, np.uint8)
+        for start in range(0, rows, step := max(ROOM // (classes * columns), 1)):
+            at = places[start : start + step]
+            top = at.long()
+            part = torch.lerp(said[:, top], said[:, (top + 1).clamp(max=high - 1)], (at - top)[:, None])
+            wide = F.interpolate(part[None], (len(at), columns), mode="bilinear", align_corners=False)
+            mask[start : start + step] = wide[0].argmax(0).cpu().numpy()
+        return mask
+
+    def _said(self, model: Asked, picture: np.ndarray, mask: np.ndarray) -> Answer:
+        labels = model.identity.labels
         shares = np.bincount(mask.ravel(), minlength=len(labels)) / mask.size
         found = {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
         return Answer(found, tuple(found.values()), (), {"mask": mask, "picture": picture, "labels": labels})
@@ -162,8 +184,12 @@ class Segment(Mapped):
         seen = draw_classes(
             [Segmented(answer.extra["picture"], mask, name=name)], labels, folder / f"{name}.classes.png"
         )
-        image = Image.fromarray(mask)  # numbers of classes, which a palette gives their colours
-        image.putpalette([part for colour in class_colours(len(labels)) for part in colour])
+        numbers = _written(labels)
+        image = Image.fromarray(numbers[mask])
+        if numbers.dtype == np.uint8:  # a palette gives numbers their colours
+            colours = np.zeros((int(numbers.max()) + 1, 3), np.uint8)
+            colours[numbers] = class_colours(len(labels))
+            image.putpalette(colours.ravel().tolist())
         kept = write_whole(folder / f"{name}.mask.png", lambda to: image.save(to, format="PNG"))
         return {"picture": str(seen), "mask": str(kept)}
 
@@ -177,12 +203,10 @@ class Segment(Mapped):
 
 HIGHEST = frozenset((255, 65535))
 """What stands for no class in masks of 8 and 16 bits."""
+ROOM = 2**25
+"""Numbers of classes of pixels that are held at once."""
 SHOWN = 6
 """Validation pictures that are drawn."""
-
-
-def _with(task: Mapped, model: Asked, pictures: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return zip(pictures, task.painted(model, pictures), strict=True)
 
 
 def classes_beside(mask: str) -> Classes | None:
@@ -194,6 +218,14 @@ def _classes_in(folder: str) -> Classes | None:
     """Looked for once, not for every mask. The highest numbers are void too, whether the file says so or not."""
     found = classes_in(folder)
     return None if found is None else replace(found, void=tuple({*found.void, *HIGHEST} - set(found.values)))
+
+
+def _written(labels: Sequence[str]) -> np.ndarray:
+    """What stands in a mask for each class: its place, or the number that it is called by where no file named classes."""
+    if not all(label.isdigit() and int(label) < 2**16 for label in labels):
+        return np.arange(len(labels), dtype=np.uint8)
+    numbers = np.array([int(label) for label in labels])
+    return numbers.astype(np.uint8 if numbers.max() < 256 else np.uint16)
 
 
 def _numbers(labels: Sequence[str]) -> Classes:

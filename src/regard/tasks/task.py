@@ -121,6 +121,8 @@ class Task:
     """whether there is an answer to nothing: "" then"""
     paints: ClassVar[bool] = False
     """whether answers are pictures, which are left as files"""
+    at_once: ClassVar[int] = 512
+    """inputs that are answered together at most: answers are held until all of these are there"""
     reads: ClassVar[str] = "text"
     """what its samples are made of: text or pictures. Bodies read one kind, and a task may have a form for each"""
     counted: ClassVar[str] = "tokens"
@@ -199,6 +201,14 @@ class Task:
     def ready(self, config: Any, data: Data) -> Any:
         """The reader of a fresh model, where nothing of it is learnt from the data; None where something is."""
         return None
+
+    def told(self, data: Sequence[str]) -> str:
+        """What a file beside the data says of it, and decides about its classes."""
+        return ""
+
+    def suited(self, reader: Any, config: Any, data: Data) -> Any:
+        """The reader that a folder brings, as it serves to learn by."""
+        return reader
 
     def learnt(self, samples: Iterable[Any], config: Any, data: Data) -> Any:
         """The reader of a fresh model, where it is learnt from samples that are no texts."""

@@ -1,0 +1,203 @@
+"""Pictures are made ready alike wherever they come from, and never fill the memory."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional as F
+
+import regard
+from regard.data import album
+from regard.data.pictures import Picture
+from regard.errors import DataError, SettingError
+from regard.inputs.pixels import Pixels
+from regard.raster import read_mask
+from regard.runs.order import Asked, Sources, new_order
+from regard.systems import SYSTEMS
+from regard.tasks import find_task, segment
+from regard.tasks.pictured import Pictured, picture_of, row_of, source_of
+from regard.waists import Answer
+
+
+def noise(shape: tuple[int, ...], kind: Any = np.uint8, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(0, np.iinfo(kind).max, shape, dtype=kind, endpoint=True)
+
+
+def file_of(image: Image.Image, form: str = "PNG", **more: Any) -> bytes:
+    kept = io.BytesIO()
+    image.save(kept, form, **more)
+    return kept.getvalue()
+
+
+def turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return file_of(Image.fromarray(noise((20, 30, 3))), exif=exif)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        file_of(Image.fromarray(noise((20, 30, 4)))),
+        file_of(Image.fromarray(noise((20, 30), np.uint16))),
+        file_of(Image.fromarray(noise((20, 30, 4)), "CMYK"), "TIFF"),
+        turned(),
+    ],
+    ids=["clear", "16 bits", "CMYK", "turned"],
+)
+def test_what_pillow_has_opened_is_the_picture_of_the_file(content: bytes) -> None:
+    assert np.array_equal(picture_of(Image.open(io.BytesIO(content))), picture_of(content))
+
+
+def test_grey_values_that_mean_nothing_are_refused_of_pillow_too() -> None:
+    with pytest.raises(DataError, match="say nothing about how bright"):
+        picture_of(Image.fromarray(np.full((4, 4), 1e9, np.float32)))
+
+
+def test_bytes_of_a_table_take_two_bytes_each_and_come_back() -> None:
+    for sample in (Picture("", content=bytes(range(256))), Picture("/a/ü.png")):
+        row = row_of(sample)
+        assert row.dtype == np.uint16 and source_of(row) == (sample.content or sample.source)
+
+
+def test_what_is_scored_is_decoded_as_what_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "a/large.jpg"
+    path.parent.mkdir()
+    path.write_bytes(file_of(Image.fromarray(noise((600, 800, 3))), "JPEG", quality=90))
+    task = find_task("classify", "pictures")
+    assert isinstance(task, Pictured)
+    config = SYSTEMS["vit"].presets["vit-tiny"].config
+    pixels = Pixels((32, 32), "shortest", 36, crop=True, resample=3)
+    encoded = task.encode([Picture(str(path), "a")], pixels, config, 0, None, ("a", "b"))
+    scored = task.collate(encoded, np.arange(1), config).x
+    assert torch.equal(scored, task.asked([str(path)], pixels))
+
+
+@pytest.mark.parametrize("task", ["segment", "depth"])
+def test_maps_are_never_mixed(task: str) -> None:
+    """The recipes of pretraining mix pictures and their classes."""
+    for system in SYSTEMS.values():
+        if task in system.tasks:
+            for name in system.presets:
+                order = new_order(Asked(find_task(task, "pictures"), name, Sources(("x",)), {}))
+                assert order.settings.data.mixup == 0, name
+                order.identity.task.check(order.identity.config, 1, order.settings.data)
+    order = new_order(Asked(find_task(task, "pictures"), "swin-mini", Sources(("x",)), {"data": {"mixup": 0.5}}))
+    with pytest.raises(SettingError, match=r"data\.mixup .* has a map beside each"):
+        order.identity.task.check(order.identity.config, 1, order.settings.data)
+
+
+# -- maps
+
+
+def scenes(folder: Path, task: str, count: int = 8) -> Path:
+    """Lying and standing ones in turn."""
+    beside = "masks" if task == "segment" else "depth"
+    for name in ("images", beside):
+        (folder / name).mkdir(parents=True)
+    for number in range(count):
+        shape = (40, 64) if number % 2 else (64, 40)
+        Image.fromarray(noise((*shape, 3), seed=number)).save(folder / "images" / f"{number}.png")
+        if task == "segment":
+            Image.fromarray(noise(shape, seed=number) % 3).save(folder / beside / f"{number}.png")
+        else:
+            np.save(folder / beside / f"{number}.npy", 1 + noise(shape, seed=number).astype(np.float32) / 255)
+    return folder
+
+
+@pytest.mark.parametrize("task", ["segment", "depth"])
+def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As published folders of DPT do, whose pictures then have different sizes."""
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    data, short = str(scenes(tmp_path / "data", task)), ["train.steps=1", "train.images=4", "data.workers=0"]
+    regard.train(task, data, model="dpt-small", out=tmp_path / "run", settings=["model.size=32", *short], device="cpu")
+    Pixels((32, 32), "ratio", multiple=16).save(tmp_path / "run")
+    model = regard.load(tmp_path / "run")
+    names = [f"{data}/images/{number}.png" for number in range(4)]
+    key = "mask" if task == "segment" else "depth"
+    found = [answer.extra[key] for answer in model.task.answer(model, names, model.identity.decode)]
+    assert [one.shape for one in found] == [(64, 40), (40, 64)] * 2
+    for name, one in zip(names, found, strict=True):
+        (alone,) = model.task.answer(model, [name], model.identity.decode)
+        assert np.array_equal(alone.extra[key], one)
+    scores = regard.evaluate(tmp_path / "run").scores
+    if task == "depth":  # also of data that is no run's own
+        halved = regard.evaluate(tmp_path / "run", settings=["data.unit=0.5"]).scores
+        assert halved["rmse"] != scores["rmse"]
+    short += ["data.shape=150,160", "data.crop=0.5"]
+    regard.train(task, data, model=str(tmp_path / "run"), out=tmp_path / "tuned", settings=short, device="cpu")
+    assert Pixels.load(tmp_path / "tuned") == Pixels((144, 160), "exact")
+
+
+@pytest.mark.parametrize(
+    ("reader", "wanted"),
+    [
+        (Pixels((384, 384), "ratio", multiple=32), Pixels((384, 384), "exact")),
+        (Pixels((100, 130), "exact", multiple=16), Pixels((96, 128), "exact")),
+        (Pixels((224, 224), "none"), Pixels((32, 32), "exact")),
+        (Pixels((224, 224), "shortest", 256), Pixels((224, 224), "shortest", 256, crop=True)),
+        (Pixels((224, 224), "shortest", 256, crop=True), Pixels((224, 224), "shortest", 256, crop=True)),
+    ],
+)
+def test_all_pictures_that_are_learnt_from_have_one_size(reader: Pixels, wanted: Pixels) -> None:
+    assert reader.steady(32) == wanted
+    for pixels in (wanted, wanted.wider(8 / 7)):
+        assert pixels.prepare(noise((50, 70, 3))).shape[:2] == pixels.size
+
+
+def test_classes_of_a_large_picture_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, said = find_task("segment", "pictures"), torch.randn(5, 7, 9)
+    assert isinstance(task, segment.Segment)
+    for size in ((50, 31), (3, 4), (7, 9)):
+        whole = F.interpolate(said[None], size, mode="bilinear", align_corners=False)[0].argmax(0)
+        for room in (2**25, 5 * size[1] * 2, 1):
+            monkeypatch.setattr(segment, "ROOM", room)
+            assert np.array_equal(task.enlarged(said, size), whole.numpy())
+
+
+def test_a_class_that_the_model_does_not_know_is_named_and_not_void(tmp_path: Path) -> None:
+    folder = scenes(tmp_path, "segment", 1)
+    (folder / "masks/classes.txt").write_text("road\nsky\ntram\n", encoding="utf-8")
+    task, config = find_task("segment", "pictures"), SYSTEMS["dpt"].presets["dpt-small"].config
+    sample = Picture(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
+    task.encode([sample], Pixels((32, 32)), config, 0, None, ("tram", "road", "sky"))
+    with pytest.raises(DataError, match=r"masks.*'tram' is a class, which the model does not know"):
+        task.encode([sample], Pixels((32, 32)), config, 0, None, ("road", "sky"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"), [(("road", "sky"), [0, 1]), (("0", "255"), [0, 255]), (("7", "3000"), [7, 3000])]
+)
+def test_masks_are_written_in_the_numbers_that_were_learnt_from(labels: Any, wanted: list[int], tmp_path: Path) -> None:
+    mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
+    answer = Answer({}, (), (), {"mask": mask, "picture": noise((2, 3, 3)), "labels": labels})
+    left = find_task("segment", "pictures").leave("a", answer, tmp_path)
+    assert np.array_equal(read_mask(left["mask"]), np.array(wanted)[mask])
+
+
+# -- memory
+
+
+def test_the_limit_of_a_container_is_free_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / name for name in ("max", "current", "stat")]
+    for file, text in zip(files, ("1000000\n", "900000\n", "anon 5\ninactive_file 50000\n"), strict=True):
+        file.write_text(text, encoding="ascii")
+    monkeypatch.setattr(album, "LIMITS", (tuple(map(str, files)),))
+    assert album.free_memory() == 150_000
+    files[0].write_text("max\n", encoding="ascii")
+    assert album.free_memory() > 150_000
+
+
+def test_processes_on_one_machine_share_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(album, "free_memory", lambda: 1000)
+    assert album.Album(10, (10,)).kept
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert not album.Album(10, (10,)).kept

@@ -1,0 +1,103 @@
+"""What is kept of pictures between runs: never that of others which have the same names and sizes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from regard.runs.order import Asked, Sources, new_order
+from regard.runs.prepare import Prepared, prepare
+from regard.tasks import find_task
+from regard.tasks.segment import _classes_in
+from regard.waists import Batch
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+
+
+def prepared(task: str, entry: str, preset: str, **model: Any) -> Prepared:
+    asked = Asked(find_task(task, "pictures"), preset, Sources((entry,)), {"model": model})
+    return prepare(new_order(asked), lambda line: None)
+
+
+def first(task: str, made: Prepared) -> Batch:
+    return find_task(task, "pictures").collate(made.train, np.arange(2), made.config)
+
+
+def bitmaps(folder: Path, *shades: int) -> None:
+    """Files of one size in bytes whatever is in them, of these shades in turn."""
+    for number in range(20):
+        path = folder / "xy"[number % 2] / f"{number}.bmp"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (shades[number % len(shades)],) * 3).save(path)
+
+
+def test_the_same_pictures_beside_other_depths_are_other_data(tmp_path: Path) -> None:
+    for name, metres in (("near", 1.0), ("far", 5.0)):
+        (tmp_path / name).mkdir()
+        for number in range(12):
+            np.save(tmp_path / name / f"{number}.npy", np.full((32, 32), metres, np.float32))
+    (tmp_path / "images").mkdir()
+    for number in range(12):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
+    for name, metres in (("near", 1.0), ("far", 5.0)):
+        labels = first("depth", prepared("depth", f"{tmp_path}/images:{tmp_path / name}", "dpt-small", size=32)).labels
+        assert labels is not None and labels.unique().tolist() == [metres]
+
+
+def test_pictures_that_were_moved_are_found_where_they_are_now(tmp_path: Path) -> None:
+    bitmaps(tmp_path / "old", 7)
+    first("classify", prepared("classify", str(tmp_path / "old"), "vit-tiny", size=32))
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    shutil.rmtree(tmp_path / "old")
+    first("classify", prepared("classify", str(tmp_path / "new"), "vit-tiny", size=32))
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_colours_are_those_of_the_pictures_as_they_are_now(table: bool, tmp_path: Path) -> None:
+    def look() -> list[int]:
+        made = prepared("draw", entry, "imagegpt-mini", size=8, colours=2)
+        return [int(made.reader.picture(row)[0, 0, 0]) for row in made.train.sides["colours"]]
+
+    bitmaps(tmp_path / "all", 10, 200)
+    entry = str(tmp_path / "all")
+    if table:
+        entry = str(tmp_path / "table.csv")
+        names = [f"all/{'xy'[number % 2]}/{number}.bmp" for number in range(20)]
+        Path(entry).write_text("\n".join(["image", *names]), encoding="utf-8")
+    before = look()
+    bitmaps(tmp_path / "all", 200, 10)  # the palette stays the same
+    assert set(before) == {10, 200} and look() == [210 - shade for shade in before]
+
+
+def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path) -> None:
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    for number in range(12):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
+        Image.new("L", (32, 32), number % 2).save(tmp_path / "masks" / f"{number}.png")
+    for names in ("road sky", "street sky"):
+        (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
+        _classes_in.cache_clear()  # as in another process
+        made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", size=32)
+        assert " ".join(made.labels) == names
+        labels = first("segment", made).labels
+        assert labels is not None and labels.max() < 2
+
+
+def test_masks_of_the_lowest_and_the_highest_number_are_of_two_classes(tmp_path: Path) -> None:
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    for number in range(12):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
+        Image.new("L", (32, 32), 255 * (number % 2)).save(tmp_path / "masks" / f"{number}.png")
+    made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", size=32)
+    labels = find_task("segment", "pictures").collate(made.train, np.arange(8), made.config).labels
+    assert made.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]
