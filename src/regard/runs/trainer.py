@@ -45,6 +45,8 @@ from regard.waists import Batch
 
 UNCHANGING = ("sentences", "samples", "signature")
 """Scores that are the same each time."""
+CURVE = 20
+"""Points that the curve of a short run has at least."""
 
 
 class Trainer:
@@ -172,7 +174,8 @@ class Trainer:
         window.add(step)
         reporter.advance(step)
         last = step.number == self.config.steps
-        if step.number % self.config.log == 0 or last or step.number == 1:
+        often = min(self.config.log, max(self.config.steps // CURVE, 1))
+        if step.number % often == 0 or last or step.number == 1:
             row = window.row()
             self._check()
             if self.world.first:
