@@ -225,7 +225,7 @@ def explain(
         given.append(choices)
     found = model.explain(*given)
     path = found.save(out, layer, head)
-    print(f"{found.title}\n{path}")
+    print(found.title, path, *found.beside(path), sep="\n")
 
 
 @app.command()

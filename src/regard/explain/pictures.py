@@ -45,6 +45,10 @@ class Gaze(Explanation):
         found |= self.ways
         return found | ({} if self.attention is None else {"attention": self.attention})
 
+    def beside(self, path: Path) -> tuple[Path, ...]:
+        drawn = self.positions is not None and path.suffix.lower() in (".png", ".svg")
+        return (path.with_name(f"{path.stem}-positions{path.suffix}"),) if drawn else ()
+
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
         path = Path(path)
         if path.suffix.lower() == ".json":
@@ -56,8 +60,8 @@ class Gaze(Explanation):
         from regard.draw.gaze import draw_positions
         from regard.draw.overlay import draw_heats
 
-        if self.positions is not None:
-            draw_positions(self.positions, path.with_name(f"{path.stem}-positions{path.suffix}"))
+        for place in self.beside(path):
+            draw_positions(self.positions, place)
         return draw_heats(
             self._panels(layer, head), path, self.title, "; ".join(f"{k}: {v}" for k, v in self.facts.items())
         )

@@ -51,7 +51,8 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
     if task.unprompted and not inputs:
         yield Given("")
     elif task.reads == "pictures":
-        yield from map(Given, pictures(inputs or (line.rstrip("\r\n") for line in sys.stdin)))
+        for entry in inputs or (line.strip() for line in sys.stdin):
+            yield from map(Given, pictures([entry])) if entry else (Given("" if task.unprompted else None),)
     elif not inputs:
         yield from _piped(task)
     else:
