@@ -99,6 +99,11 @@ def test_the_folder_of_answers_is_a_folder_and_for_pictures(tmp_path: Path) -> N
         ask(SimpleNamespace(task=CLASSIFY), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
 
 
+def test_a_folder_that_is_read_as_a_text_is_said_to_be(tmp_path: Path, capsys: Any) -> None:
+    assert [one.value for one in given(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
+    assert "its name is read as a text" in capsys.readouterr().err
+
+
 def test_a_blank_line_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])
     assert [one.value for one in given(CLASSIFY, [])] == ["a.png", None]
@@ -130,4 +135,5 @@ def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_pa
 def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> None:
     sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=8", "train.passes=0"]
     regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
-    assert [row["step"] for row in rows(tmp_path / "run") if row["kind"] == "train"] == list(range(1, 9))
+    assert [row["step"] for row in rows(tmp_path / "run", "train")] == list(range(1, 9))
+    assert "padding" not in (tmp_path / "run" / "README.md").read_text("utf-8")

@@ -58,6 +58,8 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
     else:
         for entry in inputs:
             if not _is_file(task, entry):
+                if os.path.isdir(entry):
+                    print(f"{entry} is a folder; its name is read as a text", file=sys.stderr)
                 yield _asked(task, entry)
             elif columns or format_of(entry) in task.tables:
                 yield from _rows(task, entry, columns)
