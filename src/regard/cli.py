@@ -224,7 +224,7 @@ def explain(
         given.append(choices)
     found = model.explain(*given, at=place(at))
     path = found.save(out, layer, head)
-    print(f"{found.title}\n{path}")
+    print(found.title, path, *found.beside(path), sep="\n")
 
 
 @app.command()

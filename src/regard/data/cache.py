@@ -47,14 +47,14 @@ def cache_folder(kind: str) -> Path:
         raise OSError(errno.ENOENT, str(error)) from error
 
 
-def stored(key: str, sides: Mapping[str, int], fill: Fill, say: Say) -> Store:
+def stored(key: str, sides: Mapping[str, int], fill: Fill, say: Say, what: str = "tokens") -> Store:
     """The store of this key: from the cache, or filled now and left there; where it cannot be, in unnamed files."""
     most, place = _most_bytes(), Path("~/.cache/regard")
     try:
         place = cache_folder("tokens")
         found = _held(place / key)
         if found is not None:
-            say(f"  tokens from the cache ({place / key})")
+            say(f"  {what} from the cache ({place / key})")
             return found
         place.mkdir(parents=True, exist_ok=True)
         _sweep(place)

@@ -188,7 +188,8 @@ def _paired(entry: str, images: str, others: str, beside: str, complain: Complai
         if not found.fits:
             yield Empty(entry, number, found.said)
         elif other is None:
-            advice = f"{left:,} pictures have none. What belongs together has one name but for the ending."
+            some = "1 picture has" if left == 1 else f"{left:,} pictures have"
+            advice = f"{some} none. What belongs together has one name but for the ending."
             complain("partner", DataError(f"has no {beside} in '{others}'.", found.path, advice=advice))
         else:
             yield _with(Picture(found.path, "", entry, number), beside, other)

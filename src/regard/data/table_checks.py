@@ -126,7 +126,15 @@ _LEAKS: Leaks = (
 def too_few(name: str, unit: str, survey: Surveyed[Any], has_valid: bool) -> Iterable[Finding]:
     many, different = len(survey), len(np.unique(survey.hashes(1)))
     if not many:
-        yield Finding("error", "few", f"{name}there are no usable {unit}", 0, 0.0, (), "See what is skipped above.")
+        yield Finding(
+            "error",
+            "few",
+            f"{name}there are no usable {unit}",
+            0,
+            0.0,
+            (),
+            f"Name files that hold {unit}; what is skipped stands above.",
+        )
     elif not name and different < 2 and not has_valid:
         advice = "Add data, or give validation data of its own with --valid."
         yield Finding("error", "few", f"{unit} alike, of which none can be held out", many, 0.0, (), advice)

@@ -44,6 +44,10 @@ def draw_layers(
             )  # fmt: skip
         axes.set_xlim(0.5, deepest + 0.5)
         axes.margins(y=0.18)
+        low, high = axes.get_ylim()
+        low, high = max(low, -2.0), min(high, 102.0)  # a share of 100, with room for the ring of the best
+        axes.set_yticks([tick for tick in axes.get_yticks() if max(low, 0) <= tick <= min(high, 100)])
+        axes.set_ylim(low, high)
         kinds = list(dict.fromkeys(name.rpartition(" ")[0] for name in names)) or ["layer"]
         # block 1, block 2, … are 1, 2, … of blocks; where there are two kinds, each is named
         said = [label(name if len(kinds) > 1 else name.rpartition(" ")[2], 10) for name in names]

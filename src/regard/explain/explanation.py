@@ -41,6 +41,10 @@ class Explanation:
             ]
         return found
 
+    def beside(self, path: Path) -> tuple[Path, ...]:
+        """What was written beside the file that was asked for."""
+        return ()
+
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
         """PNG or SVG, one self-contained HTML page, or the numbers as JSON, by the suffix. Layers and heads count from 1;
         None is all."""

@@ -57,6 +57,10 @@ class Gaze(Explanation):
             found |= {"asked": self.asked, "at": self.at, "layers": self.names, "attention": self.attention}
         return found
 
+    def beside(self, path: Path) -> tuple[Path, ...]:
+        drawn = self.positions is not None and path.suffix.lower() in (".png", ".svg")
+        return (path.with_name(f"{path.stem}-positions{path.suffix}"),) if drawn else ()
+
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
         path = Path(path)
         if path.suffix.lower() == ".json":
@@ -67,8 +71,8 @@ class Gaze(Explanation):
         from regard.draw.overlay import draw_heats
 
         panels = self._panels(layer, head)
-        if self.positions is not None:
-            draw_positions(self.positions, path.with_name(f"{path.stem}-positions{path.suffix}"))
+        for place in self.beside(path):
+            draw_positions(self.positions, place)
         about = "; ".join(f"{k}: {v}" for k, v in self.facts.items())
         if self.attention:
             about += f"; looked from: {self.asked}" + ("; mean of the heads" if layer is head is None else "")

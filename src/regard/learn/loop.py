@@ -86,6 +86,7 @@ def loop(
                 watchman.note(loss, grain)
         assert sums is not None
         total, count = world.total(sums).unbind()
+        count = torch.where(count > 0, count, 1.0)  # of pictures of which nothing is known nothing is learnt
         norm = _scale_gradients(parameters, count, settings.clip, world.size)
         if watchman is not None:
             watchman.note(norm, grain)

@@ -61,7 +61,7 @@ class Train:
     every: int = 1000
     """steps between validations, which also save"""
     log: int = 50
-    """steps between lines of the log"""
+    """steps between lines of the log; where it is not set, a run of few steps has more"""
     keep: int = 2
     """checkpoints kept for resuming"""
     minutes: float = 5.0

@@ -143,6 +143,8 @@ def ask(
     """Print what is answered; `chunk` inputs are answered together, but one at a time to a person who types.
 
     Returns how many could not be answered."""
+    if folder is not None:
+        _check_folder(model, folder)
     asked, said = given(model.task, inputs, columns), Said(model, inputs, as_json, folder)
     if not as_json and sys.stdout.isatty() and model.task.streams(decode) and (said.alone or said.only):
         return _stream(model, asked, decode)
@@ -160,6 +162,18 @@ def ask(
             else:
                 said.nothing(one, one.problem if answer is None else answer)
     return said.close()
+
+
+def _check_folder(model: Model, folder: Path) -> None:
+    if not model.task.paints:
+        raise RegardError(
+            f"--out is a folder for answers that are pictures, and those of the task {model.task.name} are words: "
+            "write them to a file with > FILE."
+        )
+    if folder.is_file() or (folder.suffix and not folder.is_dir()):
+        raise RegardError(
+            f"--out {folder} is a file, and a folder is wanted: an answer is several files. Say --out {folder.stem}/."
+        )
 
 
 def _stream(model: Model, asked: Iterator[Given], decode: Decode) -> int:

@@ -61,9 +61,14 @@ def _scores(facts: dict[str, Any], few: str) -> str:
 def _data(facts: dict[str, Any], unit: str) -> str:
     sources, found = facts["sources"], facts["found"]
     valid = ", ".join(f"`{p}`" for p in sources["valid"]) or "a share of the training files, held out by content"
-    return (
+    told = (
         f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} {unit} "
-        f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} {unit}\n- batches: "
+        f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} {unit}"
+    )
+    if unit == "pictures":
+        return told
+    return (
+        f"{told}\n- batches: "
         + ("packed rows" if facts.get("packed") else "rows of similar length, padded")
         + (f", {100 * facts['padding']:.1f} % of them padding" if "padding" in facts else "")
     )

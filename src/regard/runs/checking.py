@@ -71,7 +71,10 @@ def check(
     if isinstance(report, ClassReport) and report.spreads:
         from regard.draw.spread import draw_spread
 
-        drawn.append(draw_spread(report.spreads, picture.with_name(_beside(picture))))
+        alone = not drawn and picture == Path(out or "")
+        drawn.append(draw_spread(report.spreads, picture if alone else picture.with_name(_beside(picture))))
+    if not drawn:
+        print(f"{out}: nothing is drawn, as there are neither lengths nor classes to compare", file=sys.stderr)
     return replace(report, pictures=tuple(map(str, drawn)))
 
 

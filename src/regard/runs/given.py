@@ -51,12 +51,15 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
     if task.unprompted and not inputs:
         yield Given("")
     elif task.reads == "pictures":
-        yield from map(Given, pictures(inputs or (line.rstrip("\r\n") for line in sys.stdin)))
+        for entry in inputs or (line.strip() for line in sys.stdin):
+            yield from map(Given, pictures([entry])) if entry else (Given("" if task.unprompted else None),)
     elif not inputs:
         yield from _piped(task)
     else:
         for entry in inputs:
             if not _is_file(task, entry):
+                if os.path.isdir(entry):
+                    print(f"{entry} is a folder; its name is read as a text", file=sys.stderr)
                 yield _asked(task, entry)
             elif columns or format_of(entry) in task.tables:
                 yield from _rows(task, entry, columns)

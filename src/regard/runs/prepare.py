@@ -175,7 +175,8 @@ def _tokens(
         return files.task.encode(samples, reader, config, limit.longest, settings.data, found.labels)
 
     sides = {side: ANY if side in files.task.counts else count for side in files.task.sides}
-    store = stored(key, sides, lambda writer: _encode(files, found, encode, writer), say)
+    what = "tokens" if files.task.reads == "text" else f"the list of {files.task.unit}"
+    store = stored(key, sides, lambda writer: _encode(files, found, encode, writer), say, what)
     skipped, place = store.facts["too_long"], store.facts["first"]
     # the store knows which pair it was, not where: the same texts may lie in other files by now
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []

@@ -80,6 +80,9 @@ class Reporter:
 
     def advance(self, step: Step) -> None:
         if self.bar is None:
+            if time.monotonic() - self.last_line > QUIET_SECONDS:  # few steps, each of which takes long
+                self.last_line = time.monotonic()
+                self.say(f"step {step.number:>7,}/{self.steps:,}  loss {float(step.loss):7.4f}  rate {step.rate:8.2e}")
             return
         self.bar.update(self.line, completed=step.number)
         if time.monotonic() - self.last_line > GLANCE_SECONDS:  # reading the loss waits for the device: not every step
@@ -120,7 +123,7 @@ def rough(task: Task, samples: int) -> str:
     """What is to be thought of scores on so few samples; nothing where they are many."""
     if task.least == 1 or samples >= ROUGH:
         return ""
-    worth = "" if task.lowest else f": one answer is worth {100 / max(samples, 1):.1f} points of 100"
+    worth = "" if task.lowest or task.paints else f": one answer is worth {100 / max(samples, 1):.1f} points of 100"
     return f"scores of {task.some(samples)} are rough{worth}"
 
 

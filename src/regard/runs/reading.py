@@ -178,7 +178,8 @@ class Files:
         sums = [_sum(path) for path in self._paths]
         share = None if self.sources.valid else self.share
         known = fingerprint([*sorted(self._valid), self.task.told(self.sources.data)])
-        return key_of(_FORM, __version__, self.task.name, self.sources.data, self.sources.columns, share, sums, known)
+        kind = self.task.name if self.task.reads == "text" else f"{self.task.name} {self.task.reads}"
+        return key_of(_FORM, __version__, kind, self.sources.data, self.sources.columns, share, sums, known)
 
     def _stamp(self) -> list[tuple[int | str, int]]:
         with suppress(OSError):
@@ -214,6 +215,10 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def empties(task: Task, count: int, path: str, line: int) -> str:
+    if task.reads == "pictures":
+        lacking = f", or without a {task.columns[1]}" if len(task.columns) > 1 else ""
+        some = "1 entry is" if count == 1 else f"{count:,} entries are"
+        return f"  {some} left out: hidden, no picture{lacking} ('regard check {task.name}' names them)"
     side = "an empty side" if len(task.columns) > 1 else "no text"
     return f"  {count:,} rows with {side} are skipped, the first at {path}, line {line}"
 

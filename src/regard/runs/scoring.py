@@ -23,5 +23,6 @@ def validation_sums(model: Model, encoded: Encoded, settings: Settings) -> Sums:
             part, number = model.task.loss(model, batch.to(model.device))
             total, count = total + float(part), count + float(number)
     if not count:
-        raise DataError("the validation data has nothing to say.", advice="Give more of it: --valid PATH.")
+        advice = f"See what is missing with 'regard check {model.task.name}', or give more of it: --valid PATH."
+        raise DataError("no answer is known to anything in the validation data.", advice=advice)
     return Sums(total, count)

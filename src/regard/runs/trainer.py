@@ -29,6 +29,7 @@ from regard.learn.optimiser import (
     restore_optimiser,
     swapped,
 )
+from regard.learn.settings import Train
 from regard.learn.state import mean_weights, newest_state, prune, save_state, tidy
 from regard.learn.world import World
 from regard.model import Model, load
@@ -45,6 +46,8 @@ from regard.waists import Batch
 
 UNCHANGING = ("sentences", "samples", "signature")
 """Scores that are the same each time."""
+CURVE = 20
+"""Points that the curve of a short run has at least."""
 
 
 class Trainer:
@@ -172,7 +175,10 @@ class Trainer:
         window.add(step)
         reporter.advance(step)
         last = step.number == self.config.steps
-        if step.number % self.config.log == 0 or last or step.number == 1:
+        often = self.config.log
+        if often == Train.log:  # it was not set
+            often = min(often, max(self.config.steps // CURVE, 1))
+        if step.number % often == 0 or last or step.number == 1:
             row = window.row()
             self._check()
             if self.world.first:
@@ -342,7 +348,7 @@ class Trainer:
         self._say(
             f"{self.order.preset}: {count:,} parameters{frozen} on {where}{together}, {precision}; "
             f"steps {self.done:,} to {config.steps:,}, {often} over the data, "
-            f"{rows} with {100 * self.padding:.1f} % padding"
+            f"{rows}" + (f" with {100 * self.padding:.1f} % padding" if self.task.reads == "text" else "")
         )
         if passes > 200:
             few = max(round(100 * config.steps / passes, -2), 100)

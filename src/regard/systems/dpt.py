@@ -87,7 +87,9 @@ class Config:
             raise SettingError("model.taps, model.laid and model.factors are four numbers each, one for each map.")
         read = self.taps[2:] if self.hybrid else self.taps
         if list(read) != sorted(set(read)) or not 0 <= read[0] <= read[-1] < self.depth:
-            raise SettingError(f"model.taps {read} must rise, and lie among the blocks 0 to {self.depth - 1}.")
+            spread = ",".join(str(self.depth * part // 4 - 1) for part in range(1, 5))
+            advice = f" For model.depth={self.depth} set model.taps={spread}." if self.depth >= 4 else ""
+            raise SettingError(f"model.taps {read} must rise, and lie among the blocks 0 to {self.depth - 1}.{advice}")
         if min(self.laid) < 1 or min(self.factors) <= 0:
             raise SettingError("model.laid and model.factors must be above 0.")
         for factor in self.factors:

@@ -56,7 +56,12 @@ class Depth(Mapped):
         return (METRIC,) if data.metric else ()
 
     def unsayable(self, labels: Sequence[str]) -> str:
-        return "the published layout tells how near pixels are, and this model metres." if METRIC in labels else ""
+        if METRIC not in labels:
+            return ""
+        return (
+            "the published layout tells how near pixels are, and this model metres. One that is trained with "
+            "--set data.metric=false can be written."
+        )
 
     def bodied(self, config: Any) -> Any:
         return settled(config, classes=False)

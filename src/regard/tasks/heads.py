@@ -7,6 +7,7 @@ decoder the state at its last token, as GPT-1 was fine-tuned.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -329,10 +330,11 @@ def numbered(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str]
         more = f" and {len(strange) - 5} others" if len(strange) > 5 else ""
         advice = f"It knows: {', '.join(list(labels)[:20])}{', …' if len(labels) > 20 else ''}. "
         advice += "Add samples of it to what is trained on, or leave it out here."
+        inside = os.path.isdir(first.path)  # a folder of pictures, which has no lines
         raise DataError(
             f"the model is not trained on the label {shown}{more}, which stands here first.",
-            first.path,
-            first.line,
+            first.source if inside else first.path,
+            None if inside else first.line,
             advice,
         )
     return [known[name] for name in names]

@@ -1,0 +1,139 @@
+"""What a person with a folder of pictures runs into, and what is said then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from conftest import rows
+from regard.draw.layers import draw_layers
+from regard.errors import RegardError, SettingError
+from regard.explain.pictures import Gaze
+from regard.learn.loop import Step
+from regard.runs import progress
+from regard.runs.asking import ask
+from regard.runs.checking import check
+from regard.runs.given import given
+from regard.runs.progress import Reporter, rough
+from regard.runs.reading import empties
+from regard.systems import find_preset
+from regard.tasks import find_task
+from regard.tasks.heads import numbered
+
+CLASSIFY, SEGMENT = find_task("classify", "pictures"), find_task("segment")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes of six pictures each, in a place with a space."""
+    for number in range(12):
+        file = tmp_path / "my pictures" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 8), (20 * number, 99, 255 * (number % 2))).save(file)
+    return tmp_path / "my pictures"
+
+
+def test_what_was_read_as_pictures_is_not_recalled_as_texts(folder: Path, tmp_path: Path) -> None:
+    sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=1", "train.passes=0"]
+    regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
+    with pytest.raises(RegardError, match="is a folder, and a file is wanted"):
+        regard.train("classify", data=str(folder), model="bert-mini", out=tmp_path / "other")
+
+
+def test_a_class_that_is_unknown_is_named_with_its_picture(folder: Path) -> None:
+    sample = SimpleNamespace(path=str(folder), line=7, source=f"{folder}/a/0.png")
+    with pytest.raises(RegardError, match=r"a/0\.png: the model is not trained on the label 'a' \(1 time\)"):
+        numbered([sample], ["a"], ["b"])
+
+
+def test_entries_that_are_left_out_are_no_rows() -> None:
+    assert empties(CLASSIFY, 1, "x", 3).startswith("  1 entry is left out: hidden, no picture, or without a label")
+    assert "line 3" in empties(find_task("classify"), 1, "x", 3)
+
+
+def test_a_check_draws_into_the_file_that_was_named_or_says_why_not(folder: Path, capsys: Any) -> None:
+    report = check("classify", str(folder), out=folder.parent / "seen it.png")
+    assert report.pictures == (str(folder.parent / "seen it.png"),)
+    assert check("draw", str(folder), out=folder.parent / "none.png").pictures == ()
+    assert "nothing is drawn" in capsys.readouterr().err
+
+
+def test_shares_are_drawn_up_to_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    limits, whole = list[Any](), Axes.set_ylim
+
+    def noted(axes: Axes, *two: Any, **more: Any) -> Any:
+        limits.append(two)
+        return whole(axes, *two, **more)
+
+    monkeypatch.setattr(Axes, "set_ylim", noted)
+    draw_layers({"": [100.0, 100.0]}, tmp_path / "probe.png")
+    assert limits[-1][1] == 102.0
+
+
+def test_taps_that_do_not_fit_the_depth_are_offered() -> None:
+    with pytest.raises(SettingError, match=r"set model\.taps=0,2,3,5"):
+        replace(find_preset("dpt-small")[1].config, depth=6)
+
+
+def test_pictures_beside_an_explanation_are_named(tmp_path: Path) -> None:
+    gaze = Gaze("x", (), picture=np.zeros((4, 4, 3), np.uint8), ways={"a": np.ones((2, 2)) / 4}, positions=np.eye(4))
+    path = gaze.save(tmp_path / "why it.png")
+    assert [file.name for file in gaze.beside(path)] == ["why it-positions.png"] and gaze.beside(path)[0].exists()
+    assert not gaze.beside(Path("why.html"))
+
+
+def test_the_folder_of_answers_is_a_folder_and_for_pictures(tmp_path: Path) -> None:
+    with pytest.raises(RegardError, match="Say --out seen/"):
+        ask(SimpleNamespace(task=SEGMENT), ["x.png"], None, False, 1, None, tmp_path / "seen.png")  # type: ignore[arg-type]
+    with pytest.raises(RegardError, match="are words"):
+        ask(SimpleNamespace(task=CLASSIFY), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_folder_that_is_read_as_a_text_is_said_to_be(tmp_path: Path, capsys: Any) -> None:
+    assert [one.value for one in given(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
+    assert "its name is read as a text" in capsys.readouterr().err
+
+
+def test_a_blank_line_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])
+    assert [one.value for one in given(CLASSIFY, [])] == ["a.png", None]
+
+
+def test_long_steps_are_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    Reporter(9, 0).advance(Step(3, torch.tensor(0.5), torch.tensor(1.0), 0.1))
+    assert "3/9  loss  0.5000" in capsys.readouterr().out
+
+
+def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:
+    assert "worth" not in rough(SEGMENT, 13) and "worth" in rough(CLASSIFY, 13)
+
+
+def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_path: Path) -> None:
+    """And do not stop a run by a loss that is no number."""
+    (tmp_path / "depth").mkdir()
+    for file in (folder / "a").iterdir():
+        Image.fromarray(np.zeros((8, 9), np.uint16)).save(tmp_path / "depth" / file.name)
+    sizes = ["model.size=8", "model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=2"]
+    with pytest.raises(RegardError, match="no answer is known to anything in the validation data"):
+        regard.train(
+            "depth", data=f"{folder}/a:{tmp_path}/depth", model="vit-tiny", out=tmp_path / "run",
+            settings=[*sizes, "train.passes=0", "data.share=0.3"],
+        )  # fmt: skip
+
+
+def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> None:
+    sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=8", "train.passes=0"]
+    regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
+    assert [row["step"] for row in rows(tmp_path / "run", "train")] == list(range(1, 9))
+    assert "padding" not in (tmp_path / "run" / "README.md").read_text("utf-8")
