@@ -57,13 +57,13 @@ class Choose(Headed):
         return read_out("choice", config, 1)
 
     def encode(
-        self, samples: Sequence[Question], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Question], reader: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """A way for each choice: `[start] context and question [delimiter] choice [extract]`."""
-        marks, limit = Marks.of(text, config), min(longest, config.length)
-        told = text.encode([sample.told for sample in samples])
-        choices = iter(text.encode([marks.second(choice) for sample in samples for choice in sample.choices]))
+        marks, limit = Marks.of(reader, config), min(longest, config.length)
+        told = reader.encode([sample.told for sample in samples])
+        choices = iter(reader.encode([marks.second(choice) for sample in samples for choice in sample.choices]))
         ways = [
             [marks.way([first or [config.end], next(choices)], limit) for _ in sample.choices]
             for first, sample in zip(told, samples, strict=True)

@@ -91,7 +91,7 @@ class Classify(Headed):
         return read_out("classes", config, len(labels)) if labels else None
 
     def encode(
-        self, samples: Sequence[Labelled], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Labelled], reader: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """One way for a text or an ordered pair, both orders of a symmetric one."""
@@ -101,15 +101,21 @@ class Classify(Headed):
                 if labels
                 else "there are no classes."
             )
-        return self._encode(samples, text, config, longest, data is not None and data.pair == "symmetric", labels)
+        return self._encode(samples, reader, config, longest, data is not None and data.pair == "symmetric", labels)
 
     def _encode(
-        self, samples: Sequence[Labelled], text: Text, config: Any, longest: int, symmetric: bool, labels: Sequence[str]
+        self,
+        samples: Sequence[Labelled],
+        reader: Text,
+        config: Any,
+        longest: int,
+        symmetric: bool,
+        labels: Sequence[str],
     ) -> Encoded:
         """Without `labels` those are what is asked for."""
-        marks, limit = Marks.of(text, config), min(longest, config.length)
-        firsts = text.encode([sample.text for sample in samples])
-        seconds = text.encode([marks.second(sample.other) if sample.other else "" for sample in samples])
+        marks, limit = Marks.of(reader, config), min(longest, config.length)
+        firsts = reader.encode([sample.text for sample in samples])
+        seconds = reader.encode([marks.second(sample.other) if sample.other else "" for sample in samples])
         ways = []
         for first, second in zip(firsts, seconds, strict=True):
             orders = [[first, second]] if second else [[first or [config.end]]]

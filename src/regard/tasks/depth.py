@@ -69,8 +69,8 @@ class Depth(Mapped):
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         return depth_head(config, TYPICAL if METRIC in labels else None)
 
-    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Gauged:
-        seeing = super().how(text, config, longest, data)
+    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Gauged:
+        seeing = super().how(reader, config, longest, data)
         return Gauged(seeing.pixels, seeing.augment, unit=0.0 if data is None else data.unit)
 
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:

@@ -101,15 +101,15 @@ class Embed(Task):
     def dressed(self, text: Text, config: Any) -> Text:
         return framed(text, config)
 
-    def fit(self, config: Any, text: Text) -> Any:
-        return replace(config, vocabulary=text.size, **fitting(text))
+    def fit(self, config: Any, reader: Text) -> Any:
+        return replace(config, vocabulary=reader.size, **fitting(reader))
 
     def encode(
-        self, samples: Sequence[Pair], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Pair], reader: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
-        firsts, short = self._rows([sample.source for sample in samples], text, config, longest)
-        seconds, others = self._rows([sample.target for sample in samples], text, config, longest)
+        firsts, short = self._rows([sample.source for sample in samples], reader, config, longest)
+        seconds, others = self._rows([sample.target for sample in samples], reader, config, longest)
         cut = [sample for sample, *either in zip(samples, short, others, strict=True) if any(either)]
         return Encoded(list(samples), {"first": firsts, "second": seconds}, cut)
 

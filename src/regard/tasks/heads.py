@@ -160,11 +160,11 @@ class Headed(Task):
     def grow(self, text: Text, config: Any) -> Text:
         return text if encodes(config) else text.add(MARKS)
 
-    def fit(self, config: Any, text: Text) -> Any:
+    def fit(self, config: Any, reader: Text) -> Any:
         if encodes(config):
-            return replace(config, vocabulary=text.size, **fitting(text))
-        end = text.id_of(END_OF_TEXT)
-        return replace(config, vocabulary=text.size, **({} if end is None else {"end": end}))
+            return replace(config, vocabulary=reader.size, **fitting(reader))
+        end = reader.id_of(END_OF_TEXT)
+        return replace(config, vocabulary=reader.size, **({} if end is None else {"end": end}))
 
     def encoded(self, samples: Sequence[Any], ways: Sequence[Sequence[Way]], right: Any) -> Encoded:
         """`right` is the number of each sample's class, or the numbers that say its classes."""

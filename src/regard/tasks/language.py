@@ -101,19 +101,19 @@ class Language(Task):
         """Documents begin and end with a token that a vocabulary made for something else may lack."""
         return text if text.id_of(END_OF_TEXT) is not None else text.add([END_OF_TEXT])
 
-    def fit(self, config: Any, text: Text) -> Any:
-        end = text.id_of(END_OF_TEXT)
+    def fit(self, config: Any, reader: Text) -> Any:
+        end = reader.id_of(END_OF_TEXT)
         if end is None:
             raise DataError(f"the tokenizer has no {END_OF_TEXT}, which begins and ends documents.")
-        return replace(config, vocabulary=text.size, end=end)
+        return replace(config, vocabulary=reader.size, end=end)
 
     def encode(
-        self, samples: Sequence[Passage], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Passage], reader: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """Nothing is too long. The end token of a document is the one that the next begins with."""
         clean = DETOKENISERS["none" if data is None else data.detokenise]
-        rows = text.encode([clean(sample.text) for sample in samples])
+        rows = reader.encode([clean(sample.text) for sample in samples])
         joints = [(APART if s.torn else OPENS) if s.opens else TORN if s.torn else CONTINUES for s in samples]
         joined = [[config.end, *row] if sample.opens else row for row, sample in zip(rows, samples, strict=True)]
         flat = {"text": joined, "joint": [[joint] for joint in joints]}

@@ -70,14 +70,14 @@ class Mapped(Pictured):
             yield f"{text}\0{os.path.basename(getattr(sample, self.beside))}"
 
     def encode(
-        self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Picture], reader: Any, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         sides = {
             "picture": [row_of(sample) for sample in samples],
             "beside": [row_of(self._other(sample)) for sample in samples],
         }
-        return Encoded(list(samples), sides, [], self.how(text, config, longest, data, labels))
+        return Encoded(list(samples), sides, [], self.how(reader, config, longest, data, labels))
 
     def _other(self, sample: Picture) -> Picture:
         return Picture(getattr(sample, self.beside), content=sample.beside)

@@ -118,31 +118,31 @@ class Mask(Task):
     def dressed(self, text: Text, config: Any) -> Text:
         return framed(text, config)
 
-    def fit(self, config: Any, text: Text) -> Any:
-        return self.bodied(replace(config, vocabulary=text.size, **fitting(text)))
+    def fit(self, config: Any, reader: Text) -> Any:
+        return self.bodied(replace(config, vocabulary=reader.size, **fitting(reader)))
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
         width = getattr(config, "embedding", config.width)
         words = Words(config.width, width, config.vocabulary, config.activation, config.eps)
         return HiddenHead(words, config.width, paired(config))
 
-    def how(self, text: Text, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Manner:
+    def how(self, reader: Text, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Manner:
         data = data or Data()
-        starts = text.starts_word if data.whole_words else None
-        hide = Hiding(config.mask, ordinary(text, config), data.hidden, starts)
+        starts = reader.starts_word if data.whole_words else None
+        hide = Hiding(config.mask, ordinary(reader, config), data.hidden, starts)
         return Manner(min(longest, data.longest, config.length), hide)
 
     def encode(
-        self, samples: Sequence[Passage], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Passage], reader: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """Tokens without any special one; nothing is too long."""
         clean = DETOKENISERS["none" if data is None else data.detokenise]
-        rows = text.encode([clean(sample.text) for sample in samples])
+        rows = reader.encode([clean(sample.text) for sample in samples])
         joints = [(APART if s.torn else OPENS) if s.opens else TORN if s.torn else CONTINUES for s in samples]
         sides = {"text": _rows(rows), "joint": _rows([[joint] for joint in joints])}
         sides["document"] = _rows([[sample.document] for sample in samples])
-        return Encoded(list(samples), sides, [], self.how(text, config, longest, data))
+        return Encoded(list(samples), sides, [], self.how(reader, config, longest, data))
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
         longest, pairs = encoded.how.longest, paired(config)

@@ -80,16 +80,16 @@ class Painting(Pictured):
 
     # -- pictures as rows of colours
 
-    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Any:
+    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Any:
         return None
 
     def encode(
-        self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Picture], reader: Any, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
-        check_reader(text, config)
-        kind = np.uint16 if len(text) <= 2**16 else np.int32
-        rows = [text.ids(opened(sample, text.least)).astype(kind) for sample in samples]
+        check_reader(reader, config)
+        kind = np.uint16 if len(reader) <= 2**16 else np.int32
+        rows = [reader.ids(opened(sample, reader.least)).astype(kind) for sample in samples]
         values = np.concatenate(rows) if rows else np.zeros(0, kind)
         starts = config.length * np.arange(len(rows) + 1, dtype=np.int64)
         return Encoded(list(samples), {"colours": Rows(values, starts)}, [])

@@ -112,8 +112,8 @@ class Pictured(Task):
         pictures = (opened(sample, least=config.size) for sample in some(samples, LEARNT_FROM))
         return Palette.learn(pictures, config.colours, config.size)
 
-    def fit(self, config: Any, text: Any) -> Any:
-        return replace(config, colours=len(text)) if isinstance(text, Palette) else config
+    def fit(self, config: Any, reader: Any) -> Any:
+        return replace(config, colours=len(reader)) if isinstance(reader, Palette) else config
 
     def about_reader(self, reader: Pixels | Palette) -> str:
         height, width = reader.size
@@ -128,9 +128,9 @@ class Pictured(Task):
 
     # -- batches
 
-    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Seeing:
-        check_reader(text, config)
-        return Seeing(text, NOTHING if data is None else self.augment(data))
+    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Seeing:
+        check_reader(reader, config)
+        return Seeing(reader, NOTHING if data is None else self.augment(data))
 
     def augment(self, data: Data) -> Augment:
         apart = 4 / 3 if data.crop < 1 else 1.0

@@ -82,7 +82,7 @@ class Recognise(Pictured):
         return ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout, bias, std=std)
 
     def encode(
-        self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Picture], reader: Any, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         if len(labels) < 2:
@@ -90,7 +90,7 @@ class Recognise(Pictured):
             raise DataError(f"{only}: nothing can be told apart.")
         right = numbered(samples, [sample.label for sample in samples], labels)
         sides = {"picture": [row_of(sample) for sample in samples], "label": [np.array([label]) for label in right]}
-        return Encoded(list(samples), sides, [], self.how(text, config, longest, data))
+        return Encoded(list(samples), sides, [], self.how(reader, config, longest, data))
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
         rows = np.asarray(rows)

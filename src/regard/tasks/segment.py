@@ -77,7 +77,7 @@ class Segment(Mapped):
         return segment_head(config, len(labels)) if labels else None
 
     def encode(
-        self, samples: Sequence[Picture], text: Any, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Picture], reader: Any, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         if len(labels) < 2:
@@ -89,10 +89,10 @@ class Segment(Mapped):
                     f"by the file of classes beside it '{strange[0]}' is a class, which the model does not know.", mask,
                     advice="Name classes as in the training data, or call void what is not to be learnt.",
                 )  # fmt: skip
-        return super().encode(samples, text, config, longest, data, labels)
+        return super().encode(samples, reader, config, longest, data, labels)
 
-    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Told:
-        seeing = super().how(text, config, longest, data)
+    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Told:
+        seeing = super().how(reader, config, longest, data)
         return Told(seeing.pixels, seeing.augment, labels=tuple(labels))
 
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:

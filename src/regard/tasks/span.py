@@ -88,16 +88,16 @@ class SpanTask(Windowed):
         return ReadOut("ends", config.width, 2, 0.0)
 
     def encode(
-        self, samples: Sequence[Span], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Span], reader: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """`[CLS] question [SEP] context [SEP]`; a long context in windows. The label is the first and the last token of the
         answer in its row, or 0 and 0 where this window does not hold it."""
-        marks, limit = Marks.of(text, config), min(longest, config.length)
+        marks, limit = Marks.of(reader, config), min(longest, config.length)
         stride = 0 if data is None else data.stride
         rows: list[Window] = []
-        questions = text.encode([marks.second(sample.question) for sample in samples])
-        contexts = text.encode_offsets([sample.context for sample in samples])
+        questions = reader.encode([marks.second(sample.question) for sample in samples])
+        contexts = reader.encode_offsets([sample.context for sample in samples])
         for owner, (sample, question, (ids, places)) in enumerate(zip(samples, questions, contexts, strict=True)):
             room = marks.room(limit, 2)
             (asked,) = shortened([question], max(room // 2, 1))

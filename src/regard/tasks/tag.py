@@ -87,18 +87,18 @@ class Tag(Windowed):
         return ReadOut("tags", config.width, len(labels), config.head_dropout) if labels else None
 
     def encode(
-        self, samples: Sequence[Tagged], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Tagged], reader: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """The first token of each word is asked for its tag; without `labels` those are what is asked for."""
         if data is not None and len(labels) < 2:
             raise DataError("there is one tag only: nothing can be told apart." if labels else "there are no tags.")
-        marks, limit = Marks.of(text, config), min(longest, config.length)
+        marks, limit = Marks.of(reader, config), min(longest, config.length)
         room, stride = marks.room(limit, 1), 0 if data is None else data.stride
         scheme = _spelling(labels) if data is None or data.scheme == "auto" else data.scheme
         tags = [_right(sample, labels, scheme) for sample in samples]
         rows: list[Window] = []
-        for owner, (ids, words) in enumerate(text.encode_words([sample.words for sample in samples])):
+        for owner, (ids, words) in enumerate(reader.encode_words([sample.words for sample in samples])):
             asked = _asked(words, tags[owner])
             for first, last in windows(len(ids), room, stride):
                 label = [*[0] * len(marks.start), *asked[first:last], *[0] * len(marks.extract)]

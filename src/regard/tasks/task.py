@@ -266,8 +266,8 @@ class Task:
         """The tokenizer as others shall find it, who do not know this task's special tokens."""
         return text
 
-    def fit(self, config: Any, text: Text) -> Any:
-        """The system's config with the tokenizer's vocabulary and special tokens."""
+    def fit(self, config: Any, reader: Any) -> Any:
+        """The system's config with what its reader decides: vocabulary and special tokens, or colours."""
         raise NotImplementedError
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
@@ -275,12 +275,13 @@ class Task:
         return None
 
     def encode(
-        self, samples: Sequence[Any], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Any], reader: Any, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
+        """Samples as rows; `reader` turns them into numbers: a tokenizer, pixels or a palette."""
         raise NotImplementedError
 
-    def how(self, text: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Any:
+    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Any:
         """What batches of encoded samples are made by, where the samples themselves do not say it."""
         return None
 

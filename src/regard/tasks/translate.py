@@ -51,20 +51,20 @@ class Translate(Task):
             yield sample.source
             yield sample.target
 
-    def fit(self, config: Any, text: Text) -> Any:
-        ids = {"pad": text.id_of(PAD), "start": text.id_of(START), "end": text.id_of(END)}
-        missing = [token for token in (PAD, START, END) if text.id_of(token) is None]
+    def fit(self, config: Any, reader: Text) -> Any:
+        ids = {"pad": reader.id_of(PAD), "start": reader.id_of(START), "end": reader.id_of(END)}
+        missing = [token for token in (PAD, START, END) if reader.id_of(token) is None]
         if missing:
             raise DataError(f"the tokenizer has no {', '.join(missing)}: a translation needs them to begin and to end.")
-        return replace(config, vocabulary=text.size, **ids)
+        return replace(config, vocabulary=reader.size, **ids)
 
     def encode(
-        self, samples: Sequence[Pair], text: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Pair], reader: Text, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """Source + end, and start + target + end, of each."""
-        source = text.encode([sample.source for sample in samples])
-        target = text.encode([sample.target for sample in samples])
+        source = reader.encode([sample.source for sample in samples])
+        target = reader.encode([sample.target for sample in samples])
         fits = [len(s) <= longest and len(t) <= longest for s, t in zip(source, target, strict=True)]
         kept = [i for i, fit in enumerate(fits) if fit]
         sides = {

@@ -75,8 +75,8 @@ class Windowed(Task):
     def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
         return made_text((text for text in texts if not text.startswith(NO_TEXT)), data)
 
-    def fit(self, config: Any, text: Text) -> Any:
-        return replace(config, vocabulary=text.size, **fitting(text))
+    def fit(self, config: Any, reader: Text) -> Any:
+        return replace(config, vocabulary=reader.size, **fitting(reader))
 
     def bodied(self, config: Any) -> Any:
         return replace(config, pooler=False) if hasattr(config, "pooler") else config
