@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +16,13 @@ from PIL import Image
 
 import regard
 from conftest import rows
+from regard.cli import main
+from regard.data.settings import Data
 from regard.draw.layers import draw_layers
 from regard.errors import RegardError, SettingError
 from regard.explain.pictures import Gaze
 from regard.learn.loop import Step
+from regard.model import assemble
 from regard.runs import progress
 from regard.runs.asking import ask
 from regard.runs.checking import check
@@ -137,3 +142,30 @@ def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> No
     regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
     assert [row["step"] for row in rows(tmp_path / "run", "train")] == list(range(1, 9))
     assert "padding" not in (tmp_path / "run" / "README.md").read_text("utf-8")
+
+
+def test_tables_of_pictures_are_answered_row_by_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    made = regard.build("vit-tiny", task="classify", size=8, width=12, depth=1, heads=2, hidden=12)
+    reader = made.task.ready(made.config, Data())
+    assemble(replace(made.identity, labels=("a", "b", "c")), reader).save(tmp_path / "run")
+    files = []
+    for number, grey in enumerate((10, 200)):
+        Image.fromarray(np.full((9, 9, 3), grey, np.uint8)).save(tmp_path / f"{number}.png")
+        files.append((tmp_path / f"{number}.png").read_bytes())
+    (tmp_path / "list.csv").write_text("image,label\n0.png,a\nnone.png,b\n1.png,c\n")
+    pq.write_table(pa.table({"image": files}), tmp_path / "list.parquet")
+    said = {}
+    for name, code in (("list.csv", 2), ("list.parquet", 0)):
+        monkeypatch.setattr(sys, "argv", ["regard", "run", str(tmp_path / "run"), str(tmp_path / name), "--json"])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == code
+        said[name] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(str(row["input"])).name for row in said["list.parquet"]] == ["list-1", "list-2"]
+    told = [row["scores"] for row in said["list.csv"] if row["scores"]]
+    assert told == [row["scores"] for row in said["list.parquet"]]

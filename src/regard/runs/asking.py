@@ -55,26 +55,26 @@ class Said:
             return
         options = answer.extra.get("alternatives", [])
         if len(options) > 1:
-            print(one.value)
+            print(one.title)
             for option in options:
                 print(f"{option['score']:9.4f}\t{option['value']}", flush=True)
             return
-        print(self.model.task.said(one.value, answer), flush=True)
+        print(self.model.task.said(one.title, answer), flush=True)
         if self.model.task.spacious and several:
             print(flush=True)
 
     def _painted(self, one: Given, answer: Answer) -> None:
-        name, number = Path(str(one.value)).stem or "picture", 1
+        name, number = Path(str(one.title)).stem or "picture", 1
         while name in self.left:  # pictures of one name from several folders
             number += 1
-            name = f"{Path(str(one.value)).stem}-{number}"
+            name = f"{Path(str(one.title)).stem}-{number}"
         self.left.add(name)
         self.folder.mkdir(parents=True, exist_ok=True)
         files = self.model.task.leave(name, answer, self.folder)
         if self.as_json:
             _print_json({"input": one.written(), "value": answer.value, "files": files})
         else:
-            print(self.model.task.said(one.value, answer), *files.values(), sep="\t", flush=True)
+            print(self.model.task.said(one.title, answer), *files.values(), sep="\t", flush=True)
 
     def nothing(self, one: Given, problem: RegardError | None) -> None:
         """A blank input, or one that has a problem."""

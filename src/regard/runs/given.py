@@ -12,6 +12,7 @@ from typing import Any
 
 from regard.data.entries import expand
 from regard.data.files import Complain, lines
+from regard.data.pictures import Picture, plain_of
 from regard.data.rows import format_of
 from regard.data.walking import PICTURES, walk
 from regard.errors import DataError, RegardError
@@ -33,9 +34,17 @@ class Given:
     """nothing where it is an argument"""
     problem: RegardError | None = None
     """why it cannot even be read"""
+    name: str = ""
+    """how it is called where it has no words of its own: a picture inside a table"""
+
+    @property
+    def title(self) -> Any:
+        return self.name or self.value
 
     def written(self) -> Any:
         """The input as JSON says it."""
+        if self.name:
+            return self.name
         if is_dataclass(self.value):
             known = ((field.name, getattr(self.value, field.name)) for field in fields(self.value))
             return {name: value for name, value in known if name not in ("label", "path", "line")}
@@ -52,7 +61,10 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
         yield Given("")
     elif task.reads == "pictures":
         for entry in inputs or (line.strip() for line in sys.stdin):
-            yield from map(Given, pictures([entry])) if entry else (Given("" if task.unprompted else None),)
+            if os.path.isfile(entry) and format_of(entry) in task.tables:
+                yield from _listed(entry, columns)
+            else:
+                yield from map(Given, pictures([entry])) if entry else (Given("" if task.unprompted else None),)
     elif not inputs:
         yield from _piped(task)
     else:
@@ -79,6 +91,19 @@ def pictures(inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
         if not found:
             raise DataError("holds no picture.", entry)
         yield from found
+
+
+def _listed(path: str, columns: Mapping[str, str] | None) -> Iterator[Given]:
+    """Pictures that a table names or holds; what it says of them is not read."""
+    found: list[DataError] = []
+    for sample in plain_of(path, columns, lambda kind, error: found.append(error)):
+        yield from (Given(None, path, found.pop(0)) for _ in range(len(found)))
+        if isinstance(sample, Picture):
+            inside = f"{Path(path).stem}-{sample.line}"
+            yield Given(
+                sample.content or sample.source, f"{path}, row {sample.line}", name=inside if sample.content else ""
+            )
+    yield from (Given(None, path, error) for error in found)
 
 
 def _is_file(task: Task, text: str) -> bool:
