@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import regard
 from regard.data import album
 from regard.data.pictures import Picture
+from regard.data.settings import Data
 from regard.errors import DataError, SettingError
 from regard.inputs.pixels import Pixels
 from regard.raster import read_mask
@@ -174,13 +175,36 @@ def test_a_class_that_the_model_does_not_know_is_named_and_not_void(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("labels", "wanted"), [(("road", "sky"), [0, 1]), (("0", "255"), [0, 255]), (("7", "3000"), [7, 3000])]
+    ("labels", "told", "wanted"),
+    [
+        (("road", "sky"), "", [0, 1]),
+        (("road", "sky"), "7,3", [7, 3]),
+        (("0", "255"), "", [0, 255]),
+        (("7", "3000"), "", [7, 3000]),
+    ],
 )
-def test_masks_are_written_in_the_numbers_that_were_learnt_from(labels: Any, wanted: list[int], tmp_path: Path) -> None:
+def test_masks_are_written_in_the_numbers_that_were_learnt_from(
+    labels: Any, told: str, wanted: list[int], tmp_path: Path
+) -> None:
     mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
-    answer = Answer({}, (), (), {"mask": mask, "picture": noise((2, 3, 3)), "labels": labels})
+    numbers = segment.written_as(labels, told)
+    answer = Answer({}, (), (), {"mask": mask, "picture": noise((2, 3, 3)), "labels": labels, "numbers": numbers})
     left = find_task("segment", "pictures").leave("a", answer, tmp_path)
     assert np.array_equal(read_mask(left["mask"]), np.array(wanted)[mask])
+
+
+def test_a_model_remembers_which_numbers_its_classes_have_in_masks(tmp_path: Path) -> None:
+    folder = scenes(tmp_path, "segment", 1)
+    task, config = find_task("segment", "pictures"), SYSTEMS["dpt"].presets["dpt-small"].config
+    sample = Picture(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
+    for number, (text, told) in enumerate((("0 road\n1 sky\n", ""), ("1 road\n3 sky\n", "1,3"))):
+        there = folder / f"masks-{number}"
+        there.mkdir()
+        (there / "classes.txt").write_text(text, encoding="utf-8")
+        (there / "0.png").write_bytes((folder / "masks/0.png").read_bytes())
+        sample = Picture(str(folder / "images/0.png"), mask=str(there / "0.png"))
+        encoded = task.encode([sample], Pixels((32, 32)), config, 0, None, ("road", "sky"))
+        assert task.pairing([sample], Data(), encoded) == told
 
 
 # -- memory

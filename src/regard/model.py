@@ -45,8 +45,8 @@ class Identity:
     labels: tuple[str, ...] = ()
     """the classes that its head tells apart, where it has one"""
     pair: str = ""
-    """in words: how its head reads two texts together (`data.pair`), whether it tells `several` labels, or how it spells
-    entities (`data.scheme`); nothing where it does none of it"""
+    """in words: how its head reads two texts together (`data.pair`), whether it tells `several` labels, how it spells
+    entities (`data.scheme`), or which numbers its classes have in masks; nothing where it does none of it"""
     padding: int | None = None
     """the id that published tools fill rows up with, where a folder names one"""
 

@@ -70,6 +70,16 @@ class Segment(Mapped):
         numbers = all(label.isdigit() for label in labels)  # as they occur, while names are in the order of their file
         return seen_classes(map(int, labels)).names if numbers else tuple(labels)
 
+    def pairing(self, samples: Sequence[Picture], data: Data, train: Encoded) -> str:
+        """What stands in the masks for each class, where that is not its place among them: "7,8,11"."""
+        known = classes_beside(samples[0].mask) if samples else None
+        if known is None:
+            return ""
+        value = dict(zip(known.names, known.values, strict=True))
+        numbers = [value.get(label, -1) for label in train.how.labels]
+        plain = numbers == list(range(len(numbers))) or min(numbers, default=-1) < 0
+        return "" if plain else ",".join(map(str, numbers))
+
     def bodied(self, config: Any) -> Any:
         return settled(config, classes=True)
 
@@ -138,7 +148,8 @@ class Segment(Mapped):
         labels = model.identity.labels
         shares = np.bincount(mask.ravel(), minlength=len(labels)) / mask.size
         found = {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
-        return Answer(found, tuple(found.values()), (), {"mask": mask, "picture": picture, "labels": labels})
+        known = {"labels": labels, "numbers": written_as(labels, model.identity.pair)}
+        return Answer(found, tuple(found.values()), (), {"mask": mask, "picture": picture, **known})
 
     def score(
         self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
@@ -184,7 +195,7 @@ class Segment(Mapped):
         seen = draw_classes(
             [Segmented(answer.extra["picture"], mask, name=name)], labels, folder / f"{name}.classes.png"
         )
-        numbers = _written(labels)
+        numbers = answer.extra["numbers"]
         image = Image.fromarray(numbers[mask])
         if numbers.dtype == np.uint8:  # a palette gives numbers their colours
             colours = np.zeros((int(numbers.max()) + 1, 3), np.uint8)
@@ -220,11 +231,13 @@ def _classes_in(folder: str) -> Classes | None:
     return None if found is None else replace(found, void=tuple({*found.void, *HIGHEST} - set(found.values)))
 
 
-def _written(labels: Sequence[str]) -> np.ndarray:
-    """What stands in a mask for each class: its place, or the number that it is called by where no file named classes."""
-    if not all(label.isdigit() and int(label) < 2**16 for label in labels):
+def written_as(labels: Sequence[str], told: str) -> np.ndarray:
+    """What stands in a mask for each class: what a file said of those that were learnt from (`pairing`), or the number that it
+    is called by where none did; else its place."""
+    words = told.split(",") if told else labels
+    if not all(word.isdigit() and int(word) < 2**16 for word in words):
         return np.arange(len(labels), dtype=np.uint8)
-    numbers = np.array([int(label) for label in labels])
+    numbers = np.array([int(word) for word in words])
     return numbers.astype(np.uint8 if numbers.max() < 256 else np.uint16)
 
 
