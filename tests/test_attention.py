@@ -19,7 +19,7 @@ from regard.nn.attention import Attention, Dot, Recorder
 from regard.nn.block import Block, Feed, vaswani_block
 from regard.nn.linear import Linear
 from regard.nn.memory import Fixed, Frozen, Growing, Memory
-from regard.nn.rules import Causal, Global, Once, Packed, Real, Rule, Same, Window, Written, dense
+from regard.nn.rules import Causal, Global, Once, Packed, Real, Rule, Same, Whole, Window, Written, dense
 from regard.waists import Offsets, Seen
 
 May = Callable[[int, int, int, int], bool]
@@ -356,6 +356,8 @@ CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]]
     ("plain", CPU, BRAIN, kernels.SHORT_ROW, Causal(), False, 0.0, False),
     ("widened", CPU, BRAIN, kernels.SHORT_ROW + 1, Causal(), False, 0.0, False),
     ("widened", CPU, BRAIN, kernels.MIDDLE_ROW, Causal(), False, 0.0, False),
+    ("plain", CPU, BRAIN, kernels.MIDDLE_ROW, Whole(), False, 0.0, False),
+    ("sdpa", CPU, BRAIN, kernels.MIDDLE_ROW + 1, Whole(), False, 0.0, False),
     ("sdpa", CPU, BRAIN, kernels.MIDDLE_ROW + 1, Causal(), False, 0.0, False),
     ("sdpa", CPU, SINGLE, 11, OURS, False, 0.0, False),
     ("sdpa", CPU, DOUBLE, 11, None, True, 0.0, False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import regard
-from regard.nn.linear import AVAILABLE, Linear, _kept, linear, recheck
+from regard.nn.block import Feed
+from regard.nn.linear import AVAILABLE, Linear, _kept, activated, linear, recheck
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="this build of torch has no oneDNN")
 
@@ -40,6 +42,24 @@ def test_blocks_of_bfloat16_give_what_rows_give(rows: int) -> None:
     assert torch.allclose(
         said(layer, x).float(), 2 * (right - layer.bias.float()) + layer.bias.float(), atol=4e-2, rtol=2e-2
     )
+
+
+@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh"])
+def test_bias_and_activation_of_many_rows_are_in_the_kernel_of_the_product(kind: str) -> None:
+    feed = Feed(64, 96, kind).bfloat16()
+    torch.nn.init.normal_(feed.up.bias)
+    x = torch.randn(3, 200, 64).bfloat16()
+    exact = copy.deepcopy(feed).double()
+    right = exact.activation(exact.up(x.double()))
+    with torch.inference_mode():
+        made = activated(x, feed.up.weight, feed.up.bias, kind)
+        assert made is not None and made.shape == right.shape and feed.up.weight in _kept
+        assert (made - right).norm() < 4e-3 * right.norm()
+        assert (feed(x) - exact(x.double())).norm() < 1e-2 * exact(x.double()).norm()
+        assert (linear(x, feed.up.weight, feed.up.bias) - exact.up(x.double())).norm() < 4e-3 * right.norm()
+        assert activated(x[:1], feed.up.weight, feed.up.bias, kind) is None, "few rows"
+        assert activated(x.float(), feed.up.weight.float(), feed.up.bias.float(), kind) is None
+    assert activated(x, feed.up.weight, feed.up.bias, kind) is None, "where something learns"
 
 
 def test_what_learns_what_is_wide_and_what_is_float64_is_left_alone() -> None:

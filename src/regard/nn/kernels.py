@@ -6,6 +6,7 @@ The kernel is chosen by the form of the rule, the device and the dtype, never by
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -46,8 +47,12 @@ CUDNN_ROW = 512
 H200 it took 9.1 ms of a step of GPT-2 instead of 12.5. Rows that are few shapes by their rule (`Whole`) need not be so long."""
 
 SHORT_ROW, MIDDLE_ROW = 128, 384
-"""bfloat16 on CPUs: up to SHORT_ROW keys plain products are fastest, up to MIDDLE_ROW the fused kernel in float32 (two
-times faster than in bfloat16 at 128 keys), beyond that the fused kernel as it is: benchmarks/short_rows.py."""
+"""bfloat16 on CPUs: up to SHORT_ROW keys plain products are fastest, up to MIDDLE_ROW too where all keys may be seen and
+scores are few (197 keys: 1.6 times as fast as the fused kernels, 1.8 times in learning). Else up to MIDDLE_ROW the fused
+kernel in float32, beyond that as it is: benchmarks/short_rows.py."""
+
+SCORES, LEARNT_SCORES = 2**24, 2**26
+"""Of all heads and rows: more leave the cache; what is learnt from is kept for the backward pass, and must fit into memory."""
 
 
 def packed_kernel() -> bool:
@@ -72,8 +77,17 @@ def choose(
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 4 and not torch.is_grad_enabled():
         return "widened"  # a step of one query over 128 keys: 47 µs, plain 96, fused 98
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= MIDDLE_ROW:
-        return "plain" if k.shape[-2] <= SHORT_ROW else "widened"
+        return _middling(q, k, rule)
     return "sdpa"
+
+
+def _middling(q: Tensor, k: Tensor, rule: Rule | None) -> Kernel:
+    scores, learns = math.prod(q.shape[:-1]) * k.shape[-2], torch.is_grad_enabled()
+    if k.shape[-2] <= SHORT_ROW:
+        return "plain"
+    if past_form(rule) is not None:  # a fused kernel computes half of the scores
+        return "widened"
+    return "plain" if scores <= (LEARNT_SCORES if learns else SCORES) else "widened" if learns else "sdpa"
 
 
 def _few(q: Tensor, rule: Rule | None) -> bool:

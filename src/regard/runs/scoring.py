@@ -7,6 +7,7 @@ import torch
 from regard.errors import DataError
 from regard.learn.optimiser import autocast
 from regard.model import Model
+from regard.nn.linear import recheck
 from regard.runs.settings import Settings
 from regard.tasks.task import Encoded, Sums
 
@@ -17,6 +18,7 @@ ENOUGH = 8192
 def validation_sums(model: Model, encoded: Encoded, settings: Settings) -> Sums:
     """Negative log-likelihood of all that is to be said, without smoothing, and how much that is."""
     total = count = 0.0
+    recheck()  # scores follow, by weights that have learnt since the last time
     with torch.no_grad(), autocast(model.device, settings.train):
         tokens = max(settings.train.tokens, ENOUGH)
         for batch in model.task.batches(encoded, model.config, tokens, settings.data):
