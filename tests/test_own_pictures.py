@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from PIL import Image
 import regard
 from conftest import rows
 from regard.cli import main
+from regard.data.pictures import Picture
 from regard.data.settings import Data
 from regard.draw.layers import draw_layers
 from regard.errors import RegardError, SettingError
@@ -169,3 +171,59 @@ def test_tables_of_pictures_are_answered_row_by_row(
     assert [Path(str(row["input"])).name for row in said["list.parquet"]] == ["list-1", "list-2"]
     told = [row["scores"] for row in said["list.csv"] if row["scores"]]
     assert told == [row["scores"] for row in said["list.parquet"]]
+
+
+SIZES = (
+    "model.size=8",
+    "model.width=8",
+    "model.depth=1",
+    "model.heads=1",
+    "model.hidden=8",
+    "train.passes=0",
+    "train.images=4",
+)
+
+
+def test_a_broken_picture_is_left_out_of_learning_by_name(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    valid = tmp_path / "valid"
+    shutil.copytree(folder, valid)
+    broken = folder / "a" / "4.png"
+    broken.write_bytes(broken.read_bytes()[:40])
+    some = [*SIZES, "train.steps=6", "train.every=6", "data.workers=0"]
+    regard.train("classify", data=str(folder), valid=str(valid), model="vit-tiny", out=tmp_path / "run", settings=some)
+    said = capsys.readouterr().err
+    assert said.count("left out:") == 1 and str(broken) in said
+    with pytest.raises(RegardError, match=r"4\.png"):  # before the first step, not at the first validation
+        regard.train(
+            "classify", data=str(valid), valid=str(folder), model="vit-tiny", out=tmp_path / "b", settings=some
+        )
+    assert not (tmp_path / "b" / "checkpoints").exists()
+
+
+def test_where_most_pictures_are_broken_nothing_is_learnt(folder: Path, tmp_path: Path) -> None:
+    valid = tmp_path / "valid"
+    shutil.copytree(folder, valid)
+    for file in sorted(folder.glob("*/*.png"))[:10]:
+        file.write_bytes(b"")
+    some = [*SIZES, "train.steps=6", "data.workers=0"]
+    with pytest.raises(RegardError, match=r"of 4 pictures cannot be read: .*regard check classify"):
+        regard.train(
+            "classify", data=str(folder), valid=str(valid), model="vit-tiny", out=tmp_path / "r", settings=some
+        )
+
+
+def test_another_picture_stands_for_a_broken_one(folder: Path) -> None:
+    samples = [Picture(str(file), file.parent.name) for file in sorted(folder.glob("*/*.png"))[4:8]]
+    config = replace(find_preset("vit-tiny")[1].config, size=8)
+    encoded = CLASSIFY.encode(samples, CLASSIFY.ready(config, Data()), config, 1, Data(flip=True), ("a", "b"))
+    rows = np.array([[0, 5], [1, 6], [2, 7], [3, 8]])
+    whole = CLASSIFY.collate(encoded, rows, config)
+    Path(samples[2].source).write_bytes(b"no picture")
+    less = CLASSIFY.collate(encoded, rows, config)
+    assert torch.equal(less.x[[0, 1, 3]], whole.x[[0, 1, 3]]) and torch.equal(less.changes, whole.changes)
+    assert torch.equal(less.x[2], whole.x[3]) and less.labels.tolist() == [
+        *whole.labels[:2].tolist(),
+        *[int(whole.labels[3])] * 2,
+    ]

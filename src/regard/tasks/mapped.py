@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from regard.data.album import Album
 from regard.data.files import chunked
 from regard.data.pictures import Picture
-from regard.data.plan import Epochs, Shape
+from regard.data.plan import Epochs
 from regard.data.settings import Data
 from regard.errors import DataError, SettingError
 from regard.inputs.augment import apply_map
@@ -88,8 +88,7 @@ class Mapped(Pictured):
             encoded.how.albums["beside", True] = Album(len(encoded), encoded.how.wide.size, kind=self.kind)
         return plan
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
-        rows = np.asarray(rows)
+    def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         x, changes = self.pictures(encoded, rows)
         learnt = rows.ndim == 2
         pixels: Pixels = encoded.how.wide if learnt else encoded.how.pixels

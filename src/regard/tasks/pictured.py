@@ -7,6 +7,7 @@ mirroring and colouring are done with it on the device, so that batches are a pu
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -19,9 +20,9 @@ from torch import Tensor
 
 from regard.data.album import READERS, Album
 from regard.data.pictures import Picture
-from regard.data.plan import Epochs, Even
+from regard.data.plan import Epochs, Even, Shape
 from regard.data.settings import Data
-from regard.errors import RegardError
+from regard.errors import DataError, RegardError
 from regard.inputs.augment import NOTHING, Augment, apply, draw_changes
 from regard.inputs.palette import FILE, Palette
 from regard.inputs.pixels import Pixels
@@ -41,6 +42,9 @@ LARGE = 128
 
 BICUBIC = 3
 """Pillow's number of that filter."""
+
+MANY = 2000
+"""Validation pictures from which it is said that they are looked through."""
 
 LOOKED_AT = 64
 """Pictures that are looked at together when they are answered."""
@@ -169,6 +173,42 @@ class Pictured(Task):
         random = np.random.default_rng(rows[:, 1].tolist())
         return x, torch.from_numpy(draw_changes(random, len(rows), how.augment))
 
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
+        """A file that cannot be read does not end a training: another picture of the batch stands for it, and it is said."""
+        rows = np.asarray(rows)
+        try:
+            return self.made_of(encoded, rows, config)
+        except DataError:
+            if rows.ndim == 1:
+                raise
+            return self.made_of(encoded, self._readable(encoded, rows, config), config)
+
+    def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
+        """The batch of these rows."""
+        raise NotImplementedError
+
+    def _readable(self, encoded: Encoded, rows: np.ndarray, config: Any) -> np.ndarray:
+        fine = []
+        for place in range(len(rows)):
+            try:
+                self.made_of(encoded, rows[place : place + 1], config)
+                fine.append(place)
+            except DataError as error:
+                _left_out(error)
+                wrong = error
+        if 2 * len(fine) < len(rows):
+            advice = f"'regard check {self.name}' lists them all."
+            raise DataError(f"{len(rows) - len(fine)} of {len(rows)} pictures cannot be read: {wrong}", advice=advice)
+        chosen = [fine[place % len(fine)] if place not in fine else place for place in range(len(rows))]
+        return np.stack([rows[chosen, 0], rows[:, 1]], axis=1)
+
+    def look_through(self, encoded: Encoded, config: Any, say: Callable[[str], None]) -> None:
+        """Validation pictures are all read once before the first step, so that none stops it later; most are kept."""
+        if len(encoded) >= MANY:
+            say(f"  looking through {len(encoded):,} validation pictures")
+        for _ in self.batches(encoded, config, LOOKED_AT):
+            pass
+
     def decoded(
         self, encoded: Encoded, side: str, numbers: np.ndarray, read: Callable[[int], np.ndarray], learnt: bool,
         shape: tuple[int, ...], kind: Any = np.uint8,
@@ -199,6 +239,16 @@ class Pictured(Task):
         """Pictures as bytes (B, 3, H, W), made ready; one at a time, as they may be large."""
         made = np.stack([pixels.prepare(picture_of(item)) for item in inputs])
         return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous()
+
+
+_told: set[str] = set()
+
+
+def _left_out(error: DataError) -> None:
+    """Said once by each process that meets it."""
+    if str(error) not in _told:
+        _told.add(str(error))
+        print(f"  left out: {error}", file=sys.stderr, flush=True)
 
 
 def together(pixels: Pixels | Palette) -> int:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.pictures import Picture, iterate_pictures
-from regard.data.plan import Shape
 from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.data.tables import BETWEEN
@@ -92,8 +91,7 @@ class Recognise(Pictured):
         sides = {"picture": [row_of(sample) for sample in samples], "label": [np.array([label]) for label in right]}
         return Encoded(list(samples), sides, [], self.how(reader, config, longest, data))
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
-        rows = np.asarray(rows)
+    def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         x, changes = self.pictures(encoded, rows)
         labels = [int(encoded.sides["label"][int(number)][0]) for number in (rows[:, 0] if rows.ndim == 2 else rows)]
         return Batch(x, labels=torch.tensor(labels), changes=changes, changed_by=encoded.how.augment)

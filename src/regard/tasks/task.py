@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -172,6 +172,9 @@ class Task:
     def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
         """The classes that a head tells apart, of those that occur in the data."""
         return tuple(labels)
+
+    def look_through(self, encoded: Encoded, config: Any, say: Callable[[str], None]) -> None:
+        """Before the first step: what could stop a validation later."""
 
     def count(self, encoded: Encoded) -> int:
         """How many samples these are, where a sample may be several rows."""
