@@ -27,7 +27,7 @@ CLASSES = (
 )  # fmt: skip
 HELD_OUT = 5_000
 ALIKE = ("train.passes=30", "train.images=256", "train.decay=0.05", "train.warmup=0.1", "train.schedule=cosine",
-         "train.smoothing=0.1", "data.crop=0.7", "data.flip=true")  # fmt: skip
+         "train.smoothing=0.1", "data.shift=0.1", "data.flip=true")  # fmt: skip
 
 
 def vit(width: int, depth: int) -> tuple[str, ...]:
@@ -130,7 +130,8 @@ def figure(out: Path, picture: Path) -> None:
     shown, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     looks = {"vit": ("#1f6f8b", "o"), "hybrid": ("#c2571a", "s"), "resnet": ("#5b8c2a", "^")}
     for system, (colour, mark) in looks.items():
-        rows = [json.loads((out / f"{name}.json").read_text()) for name in SIZES if name.startswith(system)]
+        done = [out / f"{name}.json" for name in SIZES if name.startswith(f"{system}-")]
+        rows = [json.loads(file.read_text()) for file in done if file.exists()]
         rows.sort(key=lambda row: row["PFLOP"])
         axes.plot(
             [row["PFLOP"] for row in rows], [row["valid"] for row in rows], mark + "-", color=colour, label=system

@@ -4,7 +4,7 @@
 
 DATA as `benchmarks/fashion.py tables` writes it. The checkpoint is selected on the validation part; test pictures are looked at
 once, by the selected checkpoint: their bits, the lower halves of some, and the probe of each layer, whose penalty is chosen on
-the validation part. Leaves run/ and probe.png, drawn.png and completed.png in OUT.
+the validation part. Leaves run/ and probe.png, drawn.png and completions.png in OUT.
 """
 
 from __future__ import annotations

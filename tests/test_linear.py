@@ -62,6 +62,13 @@ def test_bias_and_activation_of_many_rows_are_in_the_kernel_of_the_product(kind:
     assert activated(x, feed.up.weight, feed.up.bias, kind) is None, "where something learns"
 
 
+def test_what_is_dropped_is_dropped_behind_a_kernel_with_its_activation_too() -> None:
+    feed = Feed(64, 96, "relu", dropout=0.5).bfloat16().train()
+    x = torch.randn(400, 64).bfloat16()
+    with torch.inference_mode():
+        assert not torch.equal(feed(x), feed(x)) and torch.equal(feed.eval()(x), feed(x))
+
+
 def test_what_learns_what_is_wide_and_what_is_float64_is_left_alone() -> None:
     layer = Linear(300, 400)
     assert layer(torch.randn(4, 300)).requires_grad and layer.weight not in _kept

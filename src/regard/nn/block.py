@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn import raised
 from regard.nn.attention import Attention
-from regard.nn.linear import Linear, activated, linear
+from regard.nn.linear import Linear, linear
 from regard.nn.loss import read_cross_entropy
 from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
 from regard.nn.norm import RMS, Norm
+from regard.nn.raised import fused
 from regard.nn.relative import Inside, Placed, Standing
 from regard.nn.rules import Rule
 
@@ -74,10 +74,8 @@ class Feed(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        if raised.serves(x, self.up.weight, self.up.bias, self.kind):
-            return self.down(raised.raised(x, self.up.weight, self.up.bias))
-        made = activated(x, self.up.weight, self.up.bias, self.kind)
-        return self.down(self.dropout(self.activation(self.up(x)))) if made is None else self.down(made)
+        made = fused(x, self.up.weight, self.up.bias, self.kind)
+        return self.down(self.dropout(self.activation(self.up(x)) if made is None else made))
 
 
 class Block(nn.Module):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.nn.linear import activated
+
 KINDS = ("gelu", "gelu_tanh")
 AVAILABLE = hasattr(torch, "_addmm_activation")
 ROWS = 64
@@ -40,3 +42,10 @@ def serves(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> bool:
     if x.dtype not in (torch.bfloat16, torch.float16) or weight.dtype != x.dtype or len(weight) % 8:
         return False
     return x.numel() >= ROWS * x.shape[-1] and not torch.is_autocast_enabled("cuda")
+
+
+def fused(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor | None:
+    """The layer and its activation in one kernel, wherever one serves; None where none does."""
+    if bias is not None and serves(x, weight, bias, kind):
+        return raised(x, weight, bias)
+    return activated(x, weight, bias, kind)
