@@ -57,9 +57,11 @@ def ours(system: str) -> Side:
 def torchvision_side(system: str) -> Side:
     import torchvision
 
-    made = {"vit": torchvision.models.vit_b_16, "swin": torchvision.models.swin_t}[system]
-    more = {"stochastic_depth_prob": 0.0} if system == "swin" else {}
-    return made(**more), lambda called, x: called(x)
+    model = {"vit": torchvision.models.vit_b_16, "swin": torchvision.models.swin_t}[system]()
+    for module in model.modules():
+        if isinstance(module, torchvision.ops.StochasticDepth):
+            module.p = 0.0
+    return model, lambda called, x: called(x)
 
 
 def timm_side(system: str) -> Side:

@@ -130,10 +130,11 @@ def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, re
         out = kernels.sdpa(*(part.transpose(1, 2) for part in qkv.unbind(2)), Whole(), None, 0.125, 0.0)
         return [out, *torch.autograd.grad(out, (qkv,), way)]
 
-    got = work()
-    if recorded:
+    if recorded:  # before anything has touched the gradient of qkv on another stream
         graph, got = record(work, torch.device("cuda"))
         graph.replay()
+    else:
+        got = work()
     exact = qkv.detach().double().requires_grad_()
     wanted = kernels.plain(*(part.transpose(1, 2) for part in exact.unbind(2)), None, 0.125)[0]
     for mine, right in zip(got, (wanted, *torch.autograd.grad(wanted, (exact,), way.double())), strict=True):

@@ -174,6 +174,17 @@ def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: st
     assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
 
 
+@cases
+def test_what_a_recording_repeats_can_be_written(case: str) -> None:
+    """Positions that are nothing are one zero, spread out: nobody could write what a recording keeps of them."""
+    model = model_of(case).float()
+    prompt = torch.tensor([[4, 5], [6, 7]])
+    batch = reading(batch_of(case, model, rows=[0, 1]), prompt)
+    with torch.inference_mode():
+        for tensor in model.body.start(batch, room=16).tensors():
+            tensor.copy_(tensor.clone())
+
+
 # -- reading
 
 

@@ -78,7 +78,7 @@ class DecoderOnly(nn.Module):
         layers, measured = self.decoder.memories(empty, most), self.decoder.measures
         state = DecoderState.fresh(layers, len(prompt), prompt.device, room, bands=self.bands, measured=measured)
         if state.homes is not None and length is None:
-            state.places = self.position(state.homes).to(empty.dtype)
+            state.places = self.position(state.homes).to(empty.dtype).contiguous()  # a recording writes it
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
         if batch.prompt_lengths is not None:

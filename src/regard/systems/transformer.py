@@ -172,7 +172,7 @@ class Transformer(nn.Module):
             layer.cross = regarded
         state.silence()
         if state.homes is not None:
-            state.places = self.position(state.homes).to(context.dtype)
+            state.places = self.position(state.homes).to(context.dtype).contiguous()  # a recording writes it
         if batch.target.shape[1] > 1:
             self.advance(batch.target[:, :-1], state)
         return state
