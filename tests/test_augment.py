@@ -82,10 +82,25 @@ def test_moved_pictures_are_their_own_pixels_and_repeat_the_edge_that_was() -> N
     maps = torch.randint(0, 60000, (3, 40, 56))
     found = apply_map(maps, table(right=-5 / 56, down=4 / 40), (40, 56))
     assert torch.equal(found[:, 4:, :51], maps[:, :36, 5:])
-    drawn = draw_changes(np.random.default_rng(1), 4000, Augment(crop=1, shift=0.1))[:, -2:]
+    drawn = draw_changes(np.random.default_rng(1), 4000, Augment(crop=1, shift=0.1))[:, 11:13]
     assert (
         0.099 < abs(drawn).max() <= 0.1 and abs(drawn.mean()) < 0.005 and not Augment(1, 1, False, 0, shift=0.1).nothing
     )
+
+
+def test_a_grey_rectangle_covers_a_part_and_nothing_else() -> None:
+    x = photographs(height=40, width=56)
+    plain = x.float() / 255
+    found = apply(x, table(across=0.25, along=0.5, wide=10 / 56, high=0.2, grey=0.3), (40, 56))
+    inside = torch.zeros(40, 56, dtype=torch.bool)
+    inside[16:24, 9:19] = True
+    assert (found[:, :, inside] == torch.tensor(0.3)).all() and torch.equal(found[:, :, ~inside], plain[:, :, ~inside])
+    drawn = draw_changes(np.random.default_rng(1), 4000, Augment(crop=1, erase=0.3))[:, 13:]
+    share = drawn[:, 2] * drawn[:, 3]
+    some = share[share > 0]
+    assert 0.47 < len(some) / 4000 < 0.53 and 0.019 < some.min() < 0.021 and 0.295 < some.max() <= 0.3001
+    assert not draw_changes(np.random.default_rng(1), 50, Augment())[:, 15:17].any()
+    assert not Augment(1, 1, False, 0, erase=0.1).nothing
 
 
 def test_a_quarter_of_a_turn_moves_every_pixel_of_a_square() -> None:
@@ -194,13 +209,22 @@ def test_nearest_is_the_pixel_that_the_middle_falls_into() -> None:
 
 def test_what_cannot_happen_is_left_out_without_a_difference() -> None:
     x = photographs(6)
-    for how in (Augment(), Augment(mixup=0.3, colour=0.0), Augment(rotation=10, flip=False)):
+    for how in (Augment(), Augment(mixup=0.3, colour=0.0), Augment(rotation=10, flip=False), Augment(erase=0.4)):
         changes = torch.from_numpy(draw_changes(np.random.default_rng(3), 6, how))
         torch.testing.assert_close(apply(x, changes, 32, how), apply(x, changes, 32), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"crop": 0.0}, {"crop": 1.2}, {"ratio": 0.5}, {"colour": 1.0}, {"mixup": -1.0}, {"rotation": 200.0}]
+    "wrong",
+    [
+        {"crop": 0.0},
+        {"crop": 1.2},
+        {"ratio": 0.5},
+        {"colour": 1.0},
+        {"mixup": -1.0},
+        {"rotation": 200.0},
+        {"erase": 0.01},
+    ],
 )
 def test_settings_without_a_meaning_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingError):

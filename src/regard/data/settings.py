@@ -42,6 +42,8 @@ class Data:
     """every second one is mirrored"""
     colour: float = 0.0
     """its brightness, contrast and saturation are changed by up to this share"""
+    erase: float = 0.0
+    """a grey rectangle covers up to this share of every second one, so that no part alone decides"""
     mixup: float = 0.0
     """two pictures are mixed, and their classes: the parameter of the Beta distribution of the shares; 0: they are not"""
     hidden: float = 0.15

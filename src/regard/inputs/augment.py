@@ -1,4 +1,4 @@
-"""Pictures to learn from are cut out, mirrored, turned, coloured and mixed, each time otherwise.
+"""Pictures to learn from are cut out, mirrored, turned, coloured, covered in part and mixed, each time otherwise.
 
 Chance is drawn where batches are planned, as a small table of numbers, a row a picture; the pixels are changed by that table
 on the device. So a batch is a function of its number, and the work on pixels has one shape and no branches: it can be recorded.
@@ -24,10 +24,13 @@ from regard.errors import SettingError
 
 COLUMNS = (
     "left", "top", "width", "height", "mirrored", "angle", "brightness", "contrast", "saturation", "weight", "partner",
-    "right", "down",
+    "right", "down", "across", "along", "wide", "high", "grey",
 )  # fmt: skip
 """What the numbers of a row are: the cut-out in shares of the picture, 1 where it is mirrored, radians, factors, and the weight
-of a picture beside its partner, the place of that one in the batch, and how far a picture is moved, in shares of its sides."""
+of a picture beside its partner, the place of that one in the batch, how far a picture is moved, in shares of its sides, and
+the middle, the sides and the grey of a rectangle that covers it (sides of 0: nothing does)."""
+SMALLEST, LONGEST = 0.02, 3.3
+"""Of rectangles that cover pictures: the least share of the area, and the longer side in shorter ones at most."""
 GREY = (0.299, 0.587, 0.114)
 """how bright red, green and blue are"""
 
@@ -50,6 +53,8 @@ class Augment:
     """degrees by which pictures are turned at most, to either side"""
     shift: float = 0.0
     """they are moved by up to this share of their sides, by whole pixels"""
+    erase: float = 0.0
+    """a grey rectangle covers up to this share of every second one (random erasing)"""
 
     def __post_init__(self) -> None:
         if not 0 < self.crop <= 1:
@@ -66,18 +71,21 @@ class Augment:
             raise SettingError(f"pictures are turned by 0 to 180 degrees, not {self.rotation}.")
         if not 0 <= self.shift < 1:
             raise SettingError(f"data.shift must be at least 0 and below 1, not {self.shift}.")
+        if self.erase and not SMALLEST <= self.erase < 1:
+            raise SettingError(f"data.erase must be 0, or at least {SMALLEST} and below 1, not {self.erase}.")
 
     @property
     def nothing(self) -> bool:
         """Whether pictures stay as they are."""
-        return self.crop == 1 and not (self.flip or self.colour or self.mixup or self.rotation or self.shift)
+        changed = (self.flip, self.colour, self.mixup, self.rotation, self.shift, self.erase)
+        return self.crop == 1 and not any(changed)
 
 
-NOTHING = Augment(crop=1.0, ratio=1.0, flip=False, colour=0.0, mixup=0.0, rotation=0.0, shift=0.0)
+NOTHING = Augment(crop=1.0, ratio=1.0, flip=False, colour=0.0, mixup=0.0, rotation=0.0, shift=0.0, erase=0.0)
 
 
 def draw_changes(random: np.random.Generator, count: int, how: Augment) -> NDArray[np.float32]:
-    """(count, 13) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
+    """(count, 18) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
     the others fall out as before."""
     share = 1 - (1 - how.crop) * random.random(count)
     widest = np.minimum(math.log(how.ratio), -np.log(share))  # drawn further apart, it would leave the picture
@@ -91,8 +99,17 @@ def draw_changes(random: np.random.Generator, count: int, how: Augment) -> NDArr
     if how.mixup:
         weight = random.beta(how.mixup, how.mixup, count)
     moved = how.shift * (2 * random.random((2, count)) - 1)
-    rows = np.stack([left, top, width, height, mirrored, angle, *colours, weight, partner, *moved], axis=1)
+    covered = _rectangles(random, count, how.erase)
+    rows = np.stack([left, top, width, height, mirrored, angle, *colours, weight, partner, *moved, *covered], axis=1)
     return rows.astype(np.float32)
+
+
+def _rectangles(random: np.random.Generator, count: int, most: float) -> NDArray[np.float64]:
+    """(5, count): the middle, the sides and the grey of what covers a picture; it may reach over an edge."""
+    across, along, drawn, apart, chance, grey = random.random((6, count))
+    share = (chance < 0.5) * (SMALLEST + (most - SMALLEST) * drawn) * (most > 0)
+    apart = np.exp(math.log(LONGEST) * (2 * apart - 1))
+    return np.stack([across, along, np.sqrt(share * apart), np.sqrt(share / apart), grey])
 
 
 def mixing(changes: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,6 +130,8 @@ def apply(x: Tensor, changes: Tensor, size: int | tuple[int, int], how: Augment 
         found = _cut_out(found, changes, new) / 255
         if how is None or how.colour:
             found = _coloured(found, changes)
+        if how is None or how.erase:
+            found = _covered(found, changes)
         if how is None or how.mixup:
             weight, partner = mixing(changes)
             found = torch.lerp(found[partner], found, weight.view(-1, 1, 1, 1))
@@ -206,3 +225,16 @@ def _coloured(x: Tensor, changes: Tensor) -> Tensor:
 def _grey(x: Tensor) -> Tensor:
     red, green, blue = (weight * x[:, place : place + 1] for place, weight in enumerate(GREY))
     return red + green + blue
+
+
+# -- covering
+
+
+def _covered(x: Tensor, changes: Tensor) -> Tensor:
+    height, width = x.shape[2:]
+    across, along, wide, high, grey = changes[:, 13:18].T
+    columns, rows = (
+        ((torch.arange(size, device=x.device) + 0.5) / size - middle[:, None]).abs() < side[:, None] / 2
+        for size, middle, side in ((width, across, wide), (height, along, high))
+    )
+    return torch.where((rows[:, :, None] & columns[:, None, :])[:, None], grey.view(-1, 1, 1, 1), x)

@@ -74,7 +74,7 @@ class Painting(Pictured):
 
     def check(self, config: Any, tokens: int, data: Data) -> None:
         usual = Data()
-        for name in ("crop", "shift", "flip", "colour", "mixup"):
+        for name in ("crop", "shift", "flip", "colour", "erase", "mixup"):
             if getattr(data, name) != getattr(usual, name):
                 raise SettingError(f"data.{name} means nothing to draw: pictures are learnt as they are. Leave it out.")
 

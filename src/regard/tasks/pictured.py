@@ -138,7 +138,7 @@ class Pictured(Task):
 
     def augment(self, data: Data) -> Augment:
         apart = 4 / 3 if data.crop < 1 else 1.0
-        return Augment(data.crop, apart, data.flip, data.colour, data.mixup, shift=data.shift)
+        return Augment(data.crop, apart, data.flip, data.colour, data.mixup, shift=data.shift, erase=data.erase)
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
         return np.ones((len(encoded), 1), dtype=np.int64)
