@@ -20,7 +20,7 @@ from regard.learn.world import World
 from regard.model import Model, assemble
 from regard.nn import kernels, raised
 from regard.nn.block import Feed
-from regard.nn.dense import resized
+from regard.nn.dense import resized, then_resized
 from regard.nn.graphs import record
 from regard.nn.rules import Whole
 from regard.tasks.task import Terms
@@ -150,7 +150,10 @@ def test_maps_are_made_larger_as_torch_does_it(old: tuple[int, int], new: tuple[
         for given in (x, x.to(memory_format=torch.channels_last)):
             assert (resized(given, new) - wanted).abs().max() < 1e-5
         assert (resized(x.bfloat16(), new) - wanted).norm() < 1e-2 * wanted.norm()
-    assert resized(x.requires_grad_(), new).requires_grad
+        folded = torch.nn.Conv2d(channels, channels, 1, device="cuda")
+        wanted = F.interpolate(copy.deepcopy(folded).double()(x.double()), new, mode="bilinear", align_corners=True)
+        assert (then_resized(folded, x, new) - wanted).abs().max() < 2e-3
+    assert resized(x.requires_grad_(), new).requires_grad and then_resized(folded, x, new).requires_grad
 
 
 @pytest.mark.parametrize("kind", ["gelu", "gelu_tanh"])

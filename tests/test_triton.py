@@ -166,7 +166,22 @@ check(1, 5, 130, True, True, True, "gelu")
 """
 
 
-@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY, STEP, FEW])
+ENLARGED = """
+import torch
+from torch.nn import functional as F
+from regard.nn import enlarged
+enlarged.CHANNELS = 16
+torch.manual_seed(0)
+for channels in (16, 20):
+    for old, new in (((3, 5), (6, 10)), ((6, 6), (1, 9)), ((9, 4), (5, 3)), ((1, 3), (5, 17))):
+        x, bias = torch.randn(2, channels, *old), torch.randn(channels)
+        wanted = F.interpolate(x, new, mode="bilinear", align_corners=True)
+        for given, more in ((None, 0.0), (bias, bias[:, None, None])):
+            assert (enlarged.forward(x, given, *new) - wanted - more).abs().max() < 1e-5, (channels, old, new)
+"""
+
+
+@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY, STEP, FEW, ENLARGED])
 def test_a_kernel_says_what_the_formula_says(program: str) -> None:
     # in a process of its own: the interpreter is chosen when Triton is imported
     source = str(Path(__file__).parents[1] / "src")

@@ -71,9 +71,17 @@ def resized(x: Float[Tensor, "B C h w"], size: Shape) -> Float[Tensor, "B C H W"
     """Corners stay corners, as in all of DPT but its positions."""
     if x.shape[-2:] == size:
         return x
-    if enlarged is not None and enlarged.serves(x):
-        return enlarged.enlarged(x, *size)
+    if enlarged is not None and enlarged.serves(x, *size):
+        return enlarged.enlarged(x, None, *size)
     return F.interpolate(x, size, mode="bilinear", align_corners=True)
+
+
+def then_resized(convolution: nn.Conv2d, x: Float[Tensor, "B c h w"], size: Shape) -> Float[Tensor, "B C H W"]:
+    """`resized` of what a convolution finds. A bias is the same before and after: the kernel adds it on its way."""
+    if enlarged is None or not enlarged.serves(x, *size) or x.shape[-2:] == size or convolution.out_channels < 32:
+        return resized(convolution(x), size)
+    found = F.conv2d(x, convolution.weight, None, convolution.stride, convolution.padding)
+    return enlarged.enlarged(found, convolution.bias, *size)
 
 
 class ReadToken(Linear):
@@ -83,9 +91,10 @@ class ReadToken(Linear):
         super().__init__(2 * width, width)
         self.activation = ACTIVATIONS[activation]
 
-    def forward(self, x: Float[Tensor, "B L D"], token: Float[Tensor, "B D"]) -> Float[Tensor, "B L D"]:  # type: ignore[override]
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L-1 D"]:
         places, first = self.weight.chunk(2, dim=1)
-        return self.activation(F.linear(x, places) + F.linear(token, first, self.bias)[:, None])
+        # the token goes through its places' half too and is dropped: to leave it out before would copy all the others
+        return self.activation(F.linear(x, places)[:, 1:] + F.linear(x[:, :1], first, self.bias))
 
 
 class Reassemble(nn.Module):
@@ -105,12 +114,10 @@ class Reassemble(nn.Module):
 
     def forward(self, x: Float[Tensor, "B L D"], shape: Shape) -> Float[Tensor, "B C h w"]:
         grid = (shape[0] // self.tap.stride, shape[1] // self.tap.stride)
-        if self.tap.token:
-            token, x = x[:, 0], x[:, 1:]
-            if self.readout == "project":
-                x = self.read(x, token)
-            elif self.readout == "add":
-                x = x + token[:, None]
+        if self.readout == "project":
+            x = self.read(x)
+        elif self.tap.token:
+            x = x[:, 1:] + x[:, :1] if self.readout == "add" else x[:, 1:]
         # the channels stay innermost, which is how convolutions like it best
         return self.resize(self.project(x.transpose(1, 2).view(len(x), -1, *grid)))
 
@@ -171,7 +178,7 @@ class Fuse(nn.Module):
     ) -> Float[Tensor, "B C H W"]:
         x = x if finer is None else x + self.skip(finer)
         # the 1 x 1 convolution stands behind the resizing in the paper: the two can be exchanged, and here are fewer places
-        return resized(self.out(self.unit(x)), size)
+        return then_resized(self.out, self.unit(x), size)
 
 
 class Dense(nn.Module):
@@ -242,7 +249,7 @@ class Depth(Dense):
         )  # behind a ReLU, pixels below 0 would not learn
 
     def forward(self, taps: Sequence[Tensor], shape: Shape) -> Float[Tensor, "B H W"]:
-        x = resized(self.first(self.fused(taps, shape)), shape)
+        x = then_resized(self.first, self.fused(taps, shape), shape)
         x = self.last(F.relu(self.second(x)))[:, 0]
         return self.typical * F.softplus(x) if self.metric else F.relu(x)
 

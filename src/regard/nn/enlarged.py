@@ -10,64 +10,78 @@ only where Triton is.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-PIXELS, CHANNELS = 16, 128
-"""of a program"""
+LINES, PIXELS, CHANNELS, WARPS = 4, 16, 128, 4
+"""of a program: lines that are made of the same old ones follow each other, so that those are read from far away once"""
 
 
 @triton.jit
-def _between(x, out, height, width, rows, columns, down, across, channels, pixels: tl.constexpr, block: tl.constexpr):
+def _between(
+    x, bias, out, height, width, rows, columns, down, across, channels, added: tl.constexpr, lines: tl.constexpr,
+    pixels: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
     """`down` and `across`: how far one new pixel is from the next, in old ones."""
-    line = tl.program_id(0)
-    picture, row = (line // rows).to(tl.int64), line % rows
+    blocks = tl.cdiv(rows, lines)
+    picture, first = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * lines
     at = tl.program_id(1) * pixels + tl.arange(0, pixels)
     channel = tl.program_id(2) * block + tl.arange(0, block)
-    inside = (at < columns)[:, None] & (channel < channels)[None, :]
-    y, z = row * down, at * across
-    top, left = tl.minimum(y.to(tl.int32), height - 1), tl.minimum(z.to(tl.int32), width - 1)
-    low, right = tl.minimum(top + 1, height - 1), tl.minimum(left + 1, width - 1)
-    lower, further = y - top, (z - left)[:, None]
+    z = at * across
+    left = tl.minimum(z.to(tl.int32), width - 1)
+    right, further = tl.minimum(left + 1, width - 1), (z - left)[:, None]
     x += picture * height * width * channels
-    a = tl.load(x + ((top * width + left) * channels)[:, None] + channel[None, :], mask=inside).to(tl.float32)
-    b = tl.load(x + ((top * width + right) * channels)[:, None] + channel[None, :], mask=inside).to(tl.float32)
-    c = tl.load(x + ((low * width + left) * channels)[:, None] + channel[None, :], mask=inside).to(tl.float32)
-    d = tl.load(x + ((low * width + right) * channels)[:, None] + channel[None, :], mask=inside).to(tl.float32)
-    upper, under = a + (b - a) * further, c + (d - c) * further
-    found = upper + (under - upper) * lower
-    places = (line.to(tl.int64) * columns + at)[:, None] * channels + channel[None, :]
-    tl.store(out + places, found.to(out.dtype.element_ty), mask=inside)
+    out += picture * rows * columns * channels
+    for line in tl.static_range(lines):
+        row = first + line
+        inside = (at < tl.where(row < rows, columns, 0))[:, None] & (channel < channels)[None, :]
+        y = row * down
+        top = tl.minimum(y.to(tl.int32), height - 1)
+        low, lower = tl.minimum(top + 1, height - 1), y - top
+        a = tl.load(x + ((top * width + left) * channels)[:, None] + channel[None, :], mask=inside).to(tl.float32)
+        b = tl.load(x + ((top * width + right) * channels)[:, None] + channel[None, :], mask=inside).to(tl.float32)
+        c = tl.load(x + ((low * width + left) * channels)[:, None] + channel[None, :], mask=inside).to(tl.float32)
+        d = tl.load(x + ((low * width + right) * channels)[:, None] + channel[None, :], mask=inside).to(tl.float32)
+        upper, under = a + (b - a) * further, c + (d - c) * further
+        found = upper + (under - upper) * lower
+        if added:
+            found += tl.load(bias + channel, mask=channel < channels).to(tl.float32)[None, :]
+        places = ((row * columns + at) * channels)[:, None] + channel[None, :]
+        tl.store(out + places, found.to(out.dtype.element_ty), mask=inside)
 
 
-def forward(x: Tensor, high: int, wide: int) -> Tensor:
+def forward(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     batch, channels, height, width = x.shape
-    out = _empty(x, high, wide)
+    out = _empty(x, bias, high, wide)
     down, across = ((old - 1) / (new - 1) if new > 1 else 0.0 for old, new in ((height, high), (width, wide)))
-    grid = (batch * high, triton.cdiv(wide, PIXELS), triton.cdiv(channels, CHANNELS))
-    with torch.cuda.device(x.device):
+    grid = (batch * triton.cdiv(high, LINES), triton.cdiv(wide, PIXELS), triton.cdiv(channels, CHANNELS))
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
         _between[grid](
-            x, out, height, width, high, wide, float(down), float(across), channels, pixels=PIXELS, block=CHANNELS
-        )
+            x, x if bias is None else bias, out, height, width, high, wide, float(down), float(across), channels,
+            added=bias is not None, lines=LINES, pixels=PIXELS, block=CHANNELS, num_warps=WARPS,
+        )  # fmt: skip
     return out
 
 
-def _empty(x: Tensor, high: int, wide: int) -> Tensor:
+def _empty(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Tensor:
     shape = (*x.shape[:2], high, wide)
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 enlarged = torch.library.custom_op(
     "regard::enlarged", forward, mutates_args=(), device_types="cuda",
-    schema="(Tensor x, SymInt high, SymInt wide) -> Tensor",
+    schema="(Tensor x, Tensor? bias, SymInt high, SymInt wide) -> Tensor",
 )  # fmt: skip
 enlarged.register_fake(_empty)
 
 
-def serves(x: Tensor) -> bool:
+def serves(x: Tensor, high: int, wide: int) -> bool:
     """Where nobody wants gradients, and there are enough channels to read side by side."""
-    small = x.shape[1:].numel() < 2**31  # places in a picture are counted in 32 bits
+    # places in a picture are counted in 32 bits
+    small = x.shape[1:].numel() < 2**31 and x.shape[1] * (high + LINES) * wide < 2**31
     return x.is_cuda and not torch.is_grad_enabled() and x.shape[1] >= 32 and x.dtype != torch.float64 and small

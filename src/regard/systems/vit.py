@@ -81,9 +81,11 @@ BASE = Config()
 
 PRESETS = {
     "vit-tiny": Preset(
-        replace(BASE, size=28, patch=4, width=192, depth=9, heads=3, hidden=768),
+        replace(BASE, size=28, patch=4, width=192, depth=9, heads=3, hidden=768, pool="mean"),
         4_023_360,
-        seeing.imagenet(passes=60, accumulate=1, rate=1e-3, warmup=0.1, decay=0.05, smoothing=0.1),
+        # chosen on a part of Fashion-MNIST's training pictures; those who may be mirrored gain by data.flip
+        seeing.imagenet(passes=80, images=512, accumulate=1, rate=1.5e-3, warmup=0.1, decay=0.05, smoothing=0.1)
+        | {"data": {"shift": 0.1, "erase": 0.3}},
     ),
     "vit-small": Preset(
         replace(BASE, width=384, heads=6, hidden=1536), 21_665_664, seeing.imagenet(accumulate=4, rate=1e-3, decay=0.1)
