@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LINES, PIXELS, CHANNELS, WARPS = 4, 16, 128, 4
+LINES, PIXELS, CHANNELS, WARPS = 4, 8, 128, 2
 """of a program: lines that are made of the same old ones follow each other, so that those are read from far away once"""
 
 

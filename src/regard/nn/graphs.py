@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -10,11 +11,23 @@ import torch
 T = TypeVar("T")
 
 
+@contextmanager
+def choosing() -> Iterator[None]:
+    """What is recorded is repeated many times: cuDNN may try its kernels first and take the fastest. Not where something
+    learns: which one is fastest may differ from run to run, and with it the last digits."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or not (torch.is_grad_enabled() or torch.backends.cudnn.deterministic)
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def record(work: Callable[[], T], device: torch.device, warm: int = 3) -> tuple[torch.cuda.CUDAGraph, T]:
     """The recording and what the recorded work returned: tensors that each repetition fills anew.
 
     Recording asks for a few real runs before it, on a stream of their own; what they change is the caller's affair."""
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), choosing():
         side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
