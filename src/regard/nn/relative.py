@@ -278,5 +278,6 @@ def check_relative(config: Any) -> None:
 
 
 def packs(config: Any) -> bool:
-    """Whether packed rows cost what they hold: kernels for them know no bias, whose table is as wide as it is long."""
-    return getattr(config, "relative", "none") in ("none", "rotary", "rotary-halves")
+    """Whether packed rows cost what they hold: kernels for them know no bias, whose table is as wide as it is long. Recurrence
+    and convolutions (`packs` of their configs) go through a row as if it were one text."""
+    return getattr(config, "packs", True) and getattr(config, "relative", "none") in ("none", "rotary", "rotary-halves")

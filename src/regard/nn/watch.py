@@ -10,16 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.nn.align import Align
 from regard.nn.attention import Attention, Recorder
 from regard.waists import Look, Seen
 
 
-def attention_names(model: nn.Module) -> dict[str, Attention]:
+def attention_names(model: nn.Module) -> dict[str, Attention | Align]:
     """The attentions of a model by the name of their place: `decoder.blocks.0.cross`."""
     return {
         name.replace("_orig_mod.", "").removeprefix("body.").removesuffix(".inner"): module
         for name, module in model.named_modules()
-        if isinstance(module, Attention)
+        if isinstance(module, Attention | Align)
     }
 
 
