@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.album import READERS
 from regard.data.pictures import Picture, iterate_plain
 from regard.data.plan import Epochs, Even, Shape
 from regard.data.rows import Empty
@@ -32,6 +34,9 @@ from regard.tasks.asked import Asked
 from regard.tasks.pictured import Pictured, check_reader, opened, picture_of, place_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
+
+TOGETHER = 64
+"""Pictures whose colours are found together."""
 
 SHOWN = 8
 """Samples that are gone on with when a model is scored."""
@@ -89,9 +94,17 @@ class Painting(Pictured):
     ) -> Encoded:  # fmt: skip
         check_reader(reader, config)
         kind = np.uint16 if len(reader) <= 2**16 else np.int32
-        rows = [reader.ids(opened(sample, reader.least)).astype(kind) for sample in samples]
-        values = np.concatenate(rows) if rows else np.zeros(0, kind)
-        starts = config.length * np.arange(len(rows) + 1, dtype=np.int64)
+        values = np.zeros(config.length * len(samples), kind)
+
+        def made(sample: Picture) -> np.ndarray:
+            return reader.prepare(opened(sample, reader.least))
+
+        with ThreadPoolExecutor(READERS) as pool:
+            for first in range(0, len(samples), TOGETHER):
+                some = np.stack(list(pool.map(made, samples[first : first + TOGETHER])))
+                ids = reader.normalise(torch.from_numpy(some).permute(0, 3, 1, 2))
+                values[config.length * first :][: ids.numel()] = ids.flatten().numpy()
+        starts = config.length * np.arange(len(samples) + 1, dtype=np.int64)
         return Encoded(list(samples), {"colours": Rows(values, starts)}, [])
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
