@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,13 +17,15 @@ import regard
 from regard.data import album
 from regard.data.pictures import Picture
 from regard.data.settings import Data
+from regard.decode.settings import Decode
 from regard.errors import DataError, SettingError
 from regard.inputs.pixels import Pixels
 from regard.raster import read_mask
 from regard.runs.order import Asked, Sources, new_order
 from regard.systems import SYSTEMS
-from regard.tasks import find_task, segment
+from regard.tasks import depth, find_task, segment
 from regard.tasks.pictured import Pictured, picture_of, row_of, source_of
+from regard.tasks.task import Sums
 from regard.waists import Answer
 
 
@@ -152,6 +155,34 @@ def test_all_pictures_that_are_learnt_from_have_one_size(reader: Pixels, wanted:
     assert reader.steady(32) == wanted
     for pixels in (wanted, wanted.wider(8 / 7)):
         assert pixels.prepare(noise((50, 70, 3))).shape[:2] == pixels.size
+
+
+def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing could be farther than the farthest truth of the same picture, that would be told where it is."""
+    task = find_task("depth", "pictures")
+    assert isinstance(task, depth.Depth)
+    near, far = np.linspace(1, 2, 2000).reshape(40, 50), np.linspace(3, 9, 2000).reshape(40, 50)
+    for name, values in (("near", near), ("far", far)):
+        np.save(tmp_path / f"{name}.npy", values)
+    files = [Picture("", depth=str(tmp_path / f"{name}.npy")) for name in ("near", "far")]
+    reader, config = Pixels((8, 8)), SYSTEMS["vit"].presets["vit-tiny"].config
+    encoded = task.encode(files, reader, config, 0, None)
+    said = 1 / near
+    said[3, 4] = -1.0  # farther than anything is
+    both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
+    monkeypatch.setattr(depth.Depth, "compared", lambda *asked: iter(both))
+    model = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=())))
+    scores, answers = task.score(model, encoded, Decode(), Data(), Sums(0.0, 1.0))
+    metres = answers[0].extra["metres"]
+    assert metres[3, 4] == pytest.approx(9.0) and (metres < 2.5).sum() == metres.size - 1
+    assert np.allclose(answers[1].extra["metres"], far)
+    expected = (np.abs(metres - near) / near).mean() / 2
+    assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
+    metric = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=(depth.METRIC,))))
+    _, answers = task.score(metric, encoded, Decode(), Data(), Sums(0.0, 1.0))
+    assert np.array_equal(answers[0].extra["metres"], said), "metres are taken as they are said"
 
 
 def test_classes_of_a_large_picture_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from regard.inputs.augment import apply_map
 from regard.inputs.pixels import Pixels
 from regard.raster import read_picture
 from regard.tasks.asked import Asked
-from regard.tasks.pictured import BICUBIC, Pictured, row_of, source_of, together
+from regard.tasks.pictured import BICUBIC, CHANGED, Pictured, row_of, source_of, together
 from regard.tasks.task import Encoded
 from regard.waists import Batch
 
@@ -33,12 +33,15 @@ FEW = 16
 class Mapped(Pictured):
     sides: ClassVar[tuple[str, ...]] = ("picture", "beside")
     at_once = FEW
+    heeds: ClassVar[tuple[str, ...]] = (*Pictured.heeds, *CHANGED, "data.shape")
     beside: ClassVar[str]
     """what belongs to a picture: mask or depth"""
     kind: ClassVar[type]
     """of the numbers of such a map"""
     unknown: ClassVar[float]
     """what stands where nothing is known"""
+    nothing: ClassVar[str]
+    """what is said of maps in which it stands everywhere"""
 
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
         """(H, W) as it is learnt from."""
@@ -87,6 +90,28 @@ class Mapped(Pictured):
         if ("beside", True) not in encoded.how.albums:
             encoded.how.albums["beside", True] = Album(len(encoded), encoded.how.wide.size, kind=self.kind)
         return plan
+
+    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
+        self._refuse_unknown(train, "training")
+        self._refuse_unknown(valid, "validation")
+        super().look_through(train, valid, config, say)
+
+    def _refuse_unknown(self, encoded: Encoded, part: str) -> None:
+        """Maps are opened until something is known in one of them, which it usually is in the first."""
+        sources, broken = encoded.sides["beside"], None
+        for number in range(len(encoded)):
+            try:
+                if (self.map_of(source_of(sources[number]), encoded.how) != self.unknown).any():
+                    return
+            except DataError as error:  # it is left out by its name where it is learnt from
+                broken = error
+        if broken is not None:
+            raise broken
+        first = source_of(sources[0])
+        raise DataError(
+            f"{self.nothing}, here and in all of the {len(encoded):,} {part} maps: nothing can be learnt from them.",
+            first if isinstance(first, str) else None, advice=f"See what they hold with 'regard check {self.name}'.",
+        )  # fmt: skip
 
     def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         x, changes = self.pictures(encoded, rows)

@@ -70,6 +70,10 @@ class Seeing:
         return self.pixels.wider(WIDER)
 
 
+CHANGED = ("data.crop", "data.shift", "data.flip", "data.colour", "data.erase")
+"""Settings of how pictures are changed while they are learnt from."""
+
+
 class Pictured(Task):
     reads = "pictures"
     counted = "images"
@@ -80,6 +84,7 @@ class Pictured(Task):
     limited = False
     reader_files = ("preprocessor_config.json",)
     sides: ClassVar[tuple[str, ...]] = ("picture",)
+    heeds: ClassVar[tuple[str, ...]] = ("train.images",)
 
     # -- samples
 
@@ -202,11 +207,11 @@ class Pictured(Task):
         chosen = [fine[place % len(fine)] if place not in fine else place for place in range(len(rows))]
         return np.stack([rows[chosen, 0], rows[:, 1]], axis=1)
 
-    def look_through(self, encoded: Encoded, config: Any, say: Callable[[str], None]) -> None:
+    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
         """Validation pictures are all read once before the first step, so that none stops it later; most are kept."""
-        if len(encoded) >= MANY:
-            say(f"  looking through {len(encoded):,} validation pictures")
-        for _ in self.batches(encoded, config, LOOKED_AT):
+        if len(valid) >= MANY:
+            say(f"  looking through {len(valid):,} validation pictures")
+        for _ in self.batches(valid, config, LOOKED_AT):
             pass
 
     def decoded(

@@ -51,6 +51,7 @@ class Segment(Mapped):
     paints = True
     as_listed = True  # so that masks that are written have the numbers of those that were learnt from
     beside, kind, unknown = "mask", np.uint8, float(VOID)
+    nothing = "every pixel is void"
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
         return iterate_masked(data, columns)
