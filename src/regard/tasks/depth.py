@@ -20,7 +20,7 @@ from regard.nn.depth_loss import inverse, metric_loss, relative_loss
 from regard.tasks.asked import Asked
 from regard.tasks.dense_scores import Distances, as_depth
 from regard.tasks.mapped import Mapped
-from regard.tasks.pictured import Seeing, picture_of, source_of
+from regard.tasks.pictured import Seeing, sized_of, source_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
@@ -48,6 +48,7 @@ class Depth(Mapped):
     paints = True
     model = "dpt-small"
     beside, kind, unknown = "depth", np.float32, 0.0
+    apart = 0.02
     nothing = "every depth is 0, which means that it is not known"
     heeds = (*Mapped.heeds, "data.metric", "data.unit")
 
@@ -88,8 +89,9 @@ class Depth(Mapped):
         return relative_loss(said, nearness, known)
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
-        """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself."""
-        return [self._said(model, picture, said) for picture, said in self.painted(model, map(picture_of, inputs))]
+        """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself, at the size of the
+        file; `extra["picture"]` is smaller where not all of that is decoded."""
+        return [self._said(model, picture, said) for picture, said in self.painted(model, map(sized_of, inputs))]
 
     def _said(self, model: Asked, picture: np.ndarray, said: np.ndarray) -> Answer:
         unit = "metres" if METRIC in model.identity.labels else "nearness"
