@@ -278,6 +278,10 @@ def test_every_system_with_attention_is_laid_over_the_picture(system: str, task:
     page = found.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.lattice)
+    assert set(data["about"]) == {*found.ways, "attention"} and all(data["about"].values()), (
+        "what each map means is told"
+    )
+    assert data["unit"] == ("pixel" if system == "imagegpt" else "place")
     assert found.scene is not None
     each = found.scene.sights[-1].each[-1]
     read = np.frombuffer(base64.b64decode(data["each"][-1]["bytes"]), np.uint8).reshape(each.shape) / 255

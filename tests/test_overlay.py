@@ -9,23 +9,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from regard.draw import overlay
 from regard.draw.overlay import (
-    BLANK,
-    GLOW,
-    NEAR_FAR,
     Measured,
     Regarded,
     Segmented,
-    class_colours,
     depth_picture,
     draw_classes,
     draw_depths,
     draw_heats,
+    fitted,
     over_classes,
     over_heat,
-    ramped,
     save_picture,
 )
+from regard.draw.shades import BLANK, GLOW, NEAR_FAR, class_colours, ramped
 from regard.errors import RegardError
 from regard.waists import IGNORE
 
@@ -131,6 +129,17 @@ def test_a_picture_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
         save_picture(PICTURE, tmp_path / "a.jpg")
 
 
+def test_what_is_said_of_a_large_picture_is_drawn_no_larger_than_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlay, "SEEN", 20)
+    large = CLASSES.repeat(2, 0).repeat(2, 1)  # the picture was decoded at half of its size
+    small = fitted(Segmented(PICTURE, large, None, "a"))
+    assert small.picture.shape == (15, 20, 3) and small.right is None and small.name == "a"
+    assert np.array_equal(small.said, CLASSES[::2, ::2])
+    monkeypatch.setattr(overlay, "SEEN", 40)
+    same = fitted(Segmented(PICTURE, CLASSES, large))
+    assert same.picture is PICTURE and same.said is CLASSES and np.array_equal(same.right, CLASSES)
+
+
 # -- sheets
 
 
@@ -173,7 +182,7 @@ def test_of_very_many_classes_those_that_cover_most_are_named(tmp_path: Path) ->
     classes[:10] = 7
     names = [f"class number {n}" for n in range(150)]
     text = draw_classes([Segmented(PICTURE, classes)], names, tmp_path / "a.svg").read_text("utf-8")
-    assert text.count("class number ") == 36 and "class number 7<" in text and "and 114 others" in text
+    assert text.count("class number ") == 36 and "class number 7<" in text and "114 others" in text
 
 
 def test_depths_have_one_scale_with_its_unit_and_say_what_is_not_known(tmp_path: Path) -> None:
@@ -197,3 +206,12 @@ def test_heads_are_drawn_in_rows_with_their_names(tmp_path: Path) -> None:
     wide, high = size_of(draw_heats(heads, tmp_path / "a.png"))
     assert size_of(draw_heats(heads[:4], tmp_path / "b.png"))[1] < high and wide > high
     assert draw_heats([Regarded(PICTURE, np.zeros((2, 2)))], tmp_path / "c.png").exists()
+
+
+def test_where_each_map_has_a_scale_of_its_own_its_end_stands_above_it(tmp_path: Path) -> None:
+    heads = [Regarded(PICTURE, np.array([[share, 0.0]]), f"head {n}") for n, share in enumerate((0.25, 0.034))]
+    text = draw_heats(heads, tmp_path / "a.svg", unit=None).read_text("utf-8")
+    assert "head 0 · 25 %" in text and "head 1 · 3.4 %" in text
+    assert ">brightest<" in text and "place: the share that is written above its picture" in text
+    alone = draw_heats(heads[:1], tmp_path / "b.svg", unit=None).read_text("utf-8")
+    assert ">25<" in alone and "brightest" not in alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +18,10 @@ from PIL import Image
 import regard
 from conftest import rows
 from regard.cli import main
-from regard.data.pictures import Picture
+from regard.data.pictures import Picture, iterate_pictures, iterate_plain
 from regard.data.settings import Data
 from regard.draw.layers import draw_layers
-from regard.errors import RegardError, SettingError
+from regard.errors import DataError, RegardError, SettingError
 from regard.explain.pictures import Gaze
 from regard.learn.loop import Step
 from regard.model import assemble
@@ -29,10 +29,12 @@ from regard.runs import progress
 from regard.runs.asking import ask
 from regard.runs.checking import check
 from regard.runs.given import given
+from regard.runs.parts import divide
 from regard.runs.progress import Reporter, rough
 from regard.runs.reading import empties
+from regard.runs.settings import GROUPS
 from regard.systems import find_preset
-from regard.tasks import find_task
+from regard.tasks import SEEING, TASKS, find_task, means
 from regard.tasks.heads import numbered
 
 CLASSIFY, SEGMENT = find_task("classify", "pictures"), find_task("segment")
@@ -127,23 +129,50 @@ def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:
 
 
 def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_path: Path) -> None:
-    """And do not stop a run by a loss that is no number."""
+    """Before the first step; and where it is some of them by the check, with their names."""
     (tmp_path / "depth").mkdir()
     for file in (folder / "a").iterdir():
         Image.fromarray(np.zeros((8, 9), np.uint16)).save(tmp_path / "depth" / file.name)
     sizes = ["model.size=8", "model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=2"]
-    with pytest.raises(RegardError, match="no answer is known to anything in the validation data"):
-        regard.train(
-            "depth", data=f"{folder}/a:{tmp_path}/depth", model="vit-tiny", out=tmp_path / "run",
-            settings=[*sizes, "train.passes=0", "data.share=0.3"],
-        )  # fmt: skip
+    sizes += ["train.passes=0", "data.share=0.3"]
+    data = f"{folder}/a:{tmp_path}/depth"
+    told = r"depth/\d+\.png: every depth is 0, .* all of the 5 training maps: nothing can be learnt .* 'regard check depth'"
+    with pytest.raises(DataError, match=told):
+        regard.train("depth", data=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
+    assert not (tmp_path / "run").exists()
+    shutil.copytree(tmp_path / "depth", tmp_path / "known")
+    Image.fromarray(np.full((8, 9), 900, np.uint16)).save(tmp_path / "known" / "10.png")
+    told, known = "all of the 6 validation maps", f"{folder}/a:{tmp_path}/known"
+    with pytest.raises(DataError, match=told):
+        regard.train("depth", data=known, valid=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
+    (named,) = (finding for finding in check("depth", known).findings if finding.kind == "depth_unknown")
+    assert named.severity == "error" and named.count == 5
+    assert "/a/0.png  in 0.png" in str(named.places[0]) and all("10.png" not in str(place) for place in named.places)
 
 
 def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> None:
     sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=8", "train.passes=0"]
     regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
     assert [row["step"] for row in rows(tmp_path / "run", "train")] == list(range(1, 9))
-    assert "padding" not in (tmp_path / "run" / "README.md").read_text("utf-8")
+    card = (tmp_path / "run" / "README.md").read_text("utf-8")
+    assert "padding" not in card
+    told = {name: f"| {name} " in card for name in ("data.crop", "train.images", "train.rate", "model.width")}
+    assert all(told.values()), told
+    for name in ("data.vocabulary", "data.longest", "data.hidden", "data.detokenise", "train.tokens", "decode.beam"):
+        assert f"| {name} " not in card
+
+
+def test_a_setting_means_something_to_those_tasks_that_heed_it() -> None:
+    known = {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)}
+    every = (*TASKS.values(), *SEEING.values())
+    for task in every:
+        assert set(task.heeds) <= known, f"{task.name} heeds a setting that there is not"
+        assert means(task, "train.rate") and means(task, "data.share") and means(task, "model.width")
+        assert means(task, "train.tokens") == (task.reads == "text") != means(task, "train.images")
+        assert means(task, "decode.beam") == task.generates
+    assert [task.name for task in every if means(task, "data.unit")] == ["depth"]
+    assert [task.name for task in every if means(task, "data.hidden")] == ["mask"]
+    assert not means(CLASSIFY, "data.longest") and means(find_task("classify"), "data.longest")
 
 
 def test_tables_of_pictures_are_answered_row_by_row(
@@ -227,3 +256,26 @@ def test_another_picture_stands_for_a_broken_one(folder: Path) -> None:
         *whole.labels[:2].tolist(),
         *[int(whole.labels[3])] * 2,
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "task"), [(("images", "masks"), "segment"), (("RGB", "depth", "labels"), "segment or depth")]
+)
+def test_pictures_beside_their_maps_are_not_taken_for_classes(
+    names: tuple[str, ...], task: str, tmp_path: Path
+) -> None:
+    for name in (*names, ".hidden"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (9, 8), (20 * number, 99, 255)).save(tmp_path / "data" / name / f"{number}.png")
+    told = rf"looks like data for the task {task}, pictures beside .* \({', '.join(sorted(names))}\), and classes are wanted"
+    with pytest.raises(DataError, match=told):
+        regard.train("classify", data=str(tmp_path / "data"), model="vit-tiny", out=tmp_path / "run")
+    with pytest.raises(DataError, match=told):
+        divide((str(tmp_path / "data"),), (), (), {}, {}, 10, print)
+    assert "looks like data for the task" in str(check("classify", str(tmp_path / "data")))
+    with pytest.raises(DataError, match=f"Name the pictures alone: .*/{names[0]}"):
+        list(iterate_plain([str(tmp_path / "data")]))
+    shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")  # a class, and so are the others then
+    found = [sample for sample in iterate_pictures([str(tmp_path / "data")]) if isinstance(sample, Picture)]
+    assert {sample.label for sample in found} == {*names, "table"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,17 +14,21 @@ from PIL import Image
 from torch.nn import functional as F
 
 import regard
+from regard import raster
 from regard.data import album
-from regard.data.pictures import Picture
+from regard.data.pictures import Picture, iterate_depths
 from regard.data.settings import Data
+from regard.decode.settings import Decode
 from regard.errors import DataError, SettingError
 from regard.inputs.pixels import Pixels
 from regard.raster import read_mask
 from regard.runs.order import Asked, Sources, new_order
 from regard.systems import SYSTEMS
-from regard.tasks import find_task, segment
+from regard.tasks import depth, find_task, mapped, segment
 from regard.tasks.pictured import Pictured, picture_of, row_of, source_of
+from regard.tasks.task import Sums
 from regard.waists import Answer
+from sights import fresh
 
 
 def noise(shape: tuple[int, ...], kind: Any = np.uint8, seed: int = 0) -> Any:
@@ -138,6 +143,50 @@ def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
     assert Pixels.load(tmp_path / "tuned") == Pixels((144, 160), "exact")
 
 
+@pytest.mark.parametrize("task", ["segment", "depth"])
+def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_size(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = fresh("dpt", task, ("a", "b"))
+    Image.fromarray(noise((120, 200, 3))).save(tmp_path / "large.jpg")
+    Image.fromarray(noise((60, 80, 3))).save(tmp_path / "small.jpg")
+    monkeypatch.setattr(raster, "LIMIT", 10_000)
+    for _ in range(2):
+        large, small = model.answer([str(tmp_path / "large.jpg"), str(tmp_path / "small.jpg")])
+    told = "large.jpg: has 120 x 200 pixels, and more than 100 million are not decoded: it is looked at in 60 x 100\n"
+    said = capsys.readouterr().err
+    assert said.endswith(told) and said.count("\n") == 1, "once"
+    key = "mask" if task == "segment" else "depth"
+    assert large.extra[key].shape == (120, 200) and large.extra["picture"].shape == (60, 100, 3)
+    assert small.extra[key].shape == small.extra["picture"].shape[:2] == (60, 80)
+    left = model.task.leave("large", large, tmp_path / "out")
+    if task == "segment":
+        with Image.open(left["mask"]) as written:
+            assert written.size == (200, 120)
+    else:
+        assert np.load(left["array"]).shape == (120, 200)
+    assert Path(left["picture"]).exists()
+    monkeypatch.setattr(mapped, "free_memory", lambda: 16 * 120 * 200 - 1)
+    assert model.answer(str(tmp_path / "small.jpg")).extra[key].shape == (60, 80)
+    with pytest.raises(DataError, match="a map of 120 x 200 pixels does not fit"):
+        model.answer(str(tmp_path / "large.jpg"))
+
+
+def test_a_map_of_depth_may_be_smaller_than_its_picture_and_is_scored_at_its_own_size(tmp_path: Path) -> None:
+    """As a check of the data says of it."""
+    data = scenes(tmp_path / "data", "depth", 3)
+    model = fresh("dpt", "depth", (depth.METRIC,))
+    task, samples = model.task, [item for item in iterate_depths([str(data)]) if isinstance(item, Picture)]
+    assert isinstance(task, depth.Depth)
+    np.save(samples[1].depth, np.ones((20, 32), np.float32))
+    encoded = task.encode(samples, model.reader, model.config, 0, None, model.identity.labels)
+    found = [(said.shape, right.shape) for _, said, right in task.compared(model, encoded, 3)]
+    assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
+    np.save(samples[1].depth, np.ones((32, 32), np.float32))
+    with pytest.raises(DataError, match=r"1\.npy: is 32 x 32, and its picture 40 x 64"):
+        list(task.compared(model, encoded, 3))
+
+
 @pytest.mark.parametrize(
     ("reader", "wanted"),
     [
@@ -152,6 +201,40 @@ def test_all_pictures_that_are_learnt_from_have_one_size(reader: Pixels, wanted:
     assert reader.steady(32) == wanted
     for pixels in (wanted, wanted.wider(8 / 7)):
         assert pixels.prepare(noise((50, 70, 3))).shape[:2] == pixels.size
+
+
+def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing could be farther than the farthest truth of the same picture, that would be told where it is."""
+    task = find_task("depth", "pictures")
+    assert isinstance(task, depth.Depth)
+    near, far = np.linspace(1, 2, 2000).reshape(40, 50), np.linspace(3, 9, 2000).reshape(40, 50)
+    for name, values in (("near", near), ("far", far)):
+        np.save(tmp_path / f"{name}.npy", values)
+    files = [Picture("", depth=str(tmp_path / f"{name}.npy")) for name in ("near", "far")]
+    reader, config = Pixels((8, 8)), SYSTEMS["vit"].presets["vit-tiny"].config
+    encoded = task.encode(files, reader, config, 0, None)
+    said = 1 / near
+    said[3, 4] = -1.0  # farther than anything is
+    both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
+    monkeypatch.setattr(depth.Depth, "compared", lambda *asked: iter(both))
+    model = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=())))
+    scores, answers = task.score(model, encoded, Decode(), Data(), Sums(0.0, 1.0))
+    metres = answers[0].extra["metres"]
+    assert metres[3, 4] == pytest.approx(9.0) and (metres < 2.5).sum() == metres.size - 1
+    assert np.allclose(answers[1].extra["metres"], far)
+    expected = (np.abs(metres - near) / near).mean() / 2
+    assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
+    metric = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=(depth.METRIC,))))
+    _, answers = task.score(metric, encoded, Decode(), Data(), Sums(0.0, 1.0))
+    assert np.array_equal(answers[0].extra["metres"], said), "metres are taken as they are said"
+
+
+def test_what_a_palette_makes_ready_may_be_written_to() -> None:
+    """Else torch warns whoever has a picture of colours explained."""
+    palette = fresh("imagegpt", "classify").reader
+    assert all(palette.prepare(noise((*shape, 3))).flags.writeable for shape in ((5, 5), (9, 7)))
 
 
 def test_classes_of_a_large_picture_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

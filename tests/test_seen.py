@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = paint(place / "some pictures", 120)
     train(
         "classify", data, place / "run", *SMALL, "train.steps=90", "train.images=32", "train.rate=3e-3", "train.warmup=10",
-        "train.every=45", "data.share=0.2", "data.crop=0.8", "data.colour=0.2", model="vit-tiny",
+        "train.every=45", "data.share=0.2", "data.crop=0.8", "data.colour=0.2", "model.pool=first", model="vit-tiny",
     )  # fmt: skip
     return place / "run"
 

@@ -98,9 +98,11 @@ def picture_from(image: Image.Image) -> NDArray[np.uint8]:
         raise DataError(error.args[0], getattr(image, "filename", None) or "a picture", advice=error.args[1]) from error
 
 
-def look(source: str | bytes, place: Place | None = None) -> tuple[NDArray[np.uint8], Facts]:
-    """The same with all that is known of the file."""
-    with _opened(source, place, 0, curious=True) as (image, facts):
+def look(
+    source: str | bytes, place: Place | None = None, curious: bool = True
+) -> tuple[NDArray[np.uint8], Facts]:  # fmt: skip
+    """The same with what is known of the file; not `curious`: but for what takes time, whether it moves or is clear."""
+    with _opened(source, place, 0, curious) as (image, facts):
         return _in_colour(image), facts
 
 

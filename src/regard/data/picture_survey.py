@@ -213,7 +213,7 @@ class DepthSurvey(PictureSurvey):
             said = f"{width} × {height}, and its picture {facts.width} × {facts.height}"
             self._note("depth_shape" if apart > 0.02 else "depth_size", sample, said)
         if not known:
-            self._note("depth_unknown", sample, "")
+            self._note("depth_unknown", sample, f"in {os.path.basename(sample.depth)}" if sample.depth else "")
         self.known, self.all = self.known + known, self.all + size
         for kept, value in zip(self._metres, points, strict=False):
             kept.append(value)

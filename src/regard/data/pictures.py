@@ -34,6 +34,8 @@ BESIDE = {
     "depth": ("depth", "depths", "depth_maps"),
 }
 """What folders are called that hold pictures, and what belongs to them."""
+TASKS = {"mask": "segment", "depth": "depth"}
+"""What is learnt from those."""
 ADVICE = {
     "label": "A folder for each class is wanted, or a table with the columns image and label.",
     "mask": "Two folders images:masks are wanted, or a table with the columns image and mask.",
@@ -149,7 +151,9 @@ def folders_of(entry: str, beside: str) -> tuple[str, str] | None:
 
 
 def _files(entry: str) -> Stream:
-    for number, found in enumerate(walk(os.path.expanduser(entry), PICTURES), start=1):
+    folder = os.path.expanduser(entry)
+    _refuse_foreign(entry, folder, "pictures")
+    for number, found in enumerate(walk(folder, PICTURES), start=1):
         yield Picture(found.path, "", entry, number) if found.fits else Empty(entry, number, found.said)
 
 
@@ -157,7 +161,7 @@ def _classes(entry: str) -> Stream:
     """A class is a folder inside the one that is named; those inside it are only order."""
     folder = os.path.expanduser(entry)
     seen, outside = False, 0
-    _refuse_splits(entry, folder)
+    _refuse_foreign(entry, folder, "classes")
     for number, found in enumerate(walk(folder, PICTURES), start=1):
         label = found.parts[0] if len(found.parts) > 1 else ""
         if found.fits and label:
@@ -171,9 +175,32 @@ def _classes(entry: str) -> Stream:
         raise DataError(f"holds {outside:,} pictures and no folder of a class.", entry, advice=advice)
 
 
-def _refuse_splits(entry: str, folder: str) -> None:
+def _refuse_foreign(entry: str, folder: str, wanted: str) -> None:
+    """Folders that by their names are not what is `wanted`: pictures beside what belongs to them, or parts of the data."""
     with os.scandir(folder) as items:
         names = sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
+    _refuse_pairs(entry, names, wanted)
+    if wanted == "classes":
+        _refuse_splits(entry, names)
+
+
+def _refuse_pairs(entry: str, names: Sequence[str], wanted: str) -> None:
+    """Only where all folders are called so: among others `image` and `label` may be classes."""
+    called = {name.lower() for name in names}
+    there = [task for beside, task in TASKS.items() if called & set(BESIDE[beside])]
+    pictures = next((name for name in names if name.lower() in IMAGES), None)
+    if pictures is None or not there or called - {*IMAGES, *(word for words in BESIDE.values() for word in words)}:
+        return
+    instead = "Name a folder that has one for each class, or a table with the columns image and label."
+    if wanted == "pictures":
+        instead = f"Name the pictures alone: {os.path.join(entry, pictures)}."
+    raise DataError(
+        f"looks like data for the task {' or '.join(there)}, pictures beside what belongs to them ({listed(names)}), and "
+        f"{wanted} are wanted.", entry, advice=instead,
+    )  # fmt: skip
+
+
+def _refuse_splits(entry: str, names: Sequence[str]) -> None:
     if names and all(name.lower() in SPLITS for name in names):
         held = [name for name in names if not name.lower().startswith("train")]
         valid = f" --valid {os.path.join(entry, held[0])}" if held and len(names) > 1 else ""

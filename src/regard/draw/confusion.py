@@ -10,7 +10,7 @@ import numpy as np
 
 from regard.draw.colour import INK, LIGHT, QUIET
 from regard.draw.label import columns, label
-from regard.draw.paper import Sheet, check_ending, styled
+from regard.draw.paper import Sheet, check_ending, styled, wrapped
 
 MARGIN: Final = 0.45
 LETTER: Final = 0.61 * 9 / 72  # inches of a letter of a class's name
@@ -29,11 +29,14 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Pat
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     with styled():
         title = f"{int(np.trace(counts)):,} of {int(counts.sum()):,} right"
-        left, top = MARGIN + wide, MARGIN + 0.75 + min(wide, 1.4)
-        width = max(left + cell * many + max(MARGIN, wide * 0.7), 4.0)
+        width = max(MARGIN + wide + cell * many + max(MARGIN, wide * 0.7), 4.0)
+        about = "rows: what it is; columns: what was said; the darker, the larger the share of its row"
+        about = wrapped(about, width - MARGIN, 8.5, 3)
+        # names of columns lean, and so are less high than wide
+        left, top = MARGIN + wide, MARGIN + 0.43 + 0.17 * (1 + about.count("\n")) + 0.75 * wide
         sheet = Sheet(width, top + cell * many + MARGIN)
         sheet.text(MARGIN, MARGIN - 0.1, title, size=13, weight="bold")
-        sheet.text(MARGIN, MARGIN + 0.2, "rows: what it is; columns: what was said", size=8.5, colour=QUIET)
+        sheet.text(MARGIN, MARGIN + 0.2, about, size=8.5, colour=QUIET)
         axes = sheet.axes(left, top, cell * many, cell * many)
         shades = LinearSegmentedColormap.from_list("regard", list(LIGHT))
         axes.imshow(shares, cmap=shades, vmin=0, vmax=1, aspect="auto", interpolation="nearest")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.draw.overlay import GLOW, ramped
 from regard.draw.paper import check_ending, write_whole
+from regard.draw.shades import GLOW, ramped
 
 SCALE = 10_000
 """Weights are kept as whole numbers: four digits of the largest."""
@@ -39,10 +39,10 @@ class Looked(NamedTuple):
 def gaze_page(
     picture: np.ndarray, layers: Sequence[Looked], ways: Mapping[str, Looked], path: Path, title: str,
     facts: Mapping[str, str], asked: tuple[str, tuple[float, float] | None] = ("", None), lattice: tuple[int, int] = (0, 0),
-    positions: Any = None,
+    positions: Any = None, about: Mapping[str, str] | None = None,
 ) -> Path:  # fmt: skip
     """The picture, on which every layer and head, the roll-out and what counted can be laid, and what each place looked at.
-    `asked`: who looked, in words and where that is."""
+    `asked`: who looked, in words and where that is; `about`: what each of the ways means, and "attention"."""
     check_ending(path, (".html", ".htm"))
     data = {
         "picture": _uri(picture),
@@ -55,6 +55,8 @@ def gaze_page(
         "lattice": lattice,
         "positions": None if positions is None else _uri(position_sheet(positions)),
         "glow": list(GLOW),
+        "about": {name: (about or {}).get(name, "") for name in (*ways, "attention")},
+        "unit": "pixel" if layers and layers[0].weights.shape[-2:] == picture.shape[:2] else "place",
     }
     text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     pairs = "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts.items())

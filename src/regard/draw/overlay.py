@@ -3,10 +3,9 @@ looked at as a glow. Pictures are bytes (H, W, 3); a void pixel stays as it is."
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +13,12 @@ import numpy.typing as npt
 from regard.draw.colour import INK, LINE, QUIET
 from regard.draw.label import columns, label
 from regard.draw.paper import LETTER, Sheet, check_ending, styled, write_whole
+from regard.draw.shades import BLANK, GLOW, NEAR_FAR, Map, Picture, class_colours, ramped
 from regard.errors import RegardError
 from regard.waists import IGNORE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Picture = npt.NDArray[np.uint8]
-Map = npt.NDArray[Any]
 
 MARGIN: Final = 0.45
 GAP: Final = 0.14
@@ -33,14 +30,10 @@ SWATCH: Final = 0.15
 ENTRY: Final = 0.25  # inches of a line of the legend
 NAMED: Final = 36
 """Classes in a legend; of more those that cover most."""
+SEEN: Final = 1600
+"""Pixels of a side that are drawn: more would be lost on a sheet, and fill the memory."""
 STRENGTH: Final = 0.6
 """Share of a class's colour in what is seen of its pixels."""
-BLANK: Final = (228, 232, 238)
-"""Where nothing is known."""
-GLOW: Final = ("#2d1160", "#721f81", "#b6377a", "#f1605d", "#feae77", "#fcfdbf")
-"""From cold to hot, ever lighter: colours of matplotlib's magma without its black, which a dark picture has itself."""
-NEAR_FAR: Final = ("#fcffa4", "#fbb61a", "#ed6925", "#bc3754", "#781c6d", "#320a5e", "#08051d")
-"""From near to far: what is near stands out. Colours of matplotlib's inferno, its black lifted."""
 
 
 class Segmented(NamedTuple):
@@ -60,6 +53,9 @@ class Measured(NamedTuple):
     name: str = ""
 
 
+S = TypeVar("S", Segmented, Measured)
+
+
 class Regarded(NamedTuple):
     picture: Picture
     weights: Map
@@ -67,54 +63,6 @@ class Regarded(NamedTuple):
     name: str = ""
     covers: tuple[float, float] = (1.0, 1.0)
     """how far that grid reaches, in heights and widths of the picture: it may end below and to the right of it"""
-
-
-# -- colours
-
-
-@functools.cache
-def class_colours(many: int) -> tuple[tuple[int, int, int], ...]:
-    """A colour for each class, each as unlike all before it as can be (in OKLab, where equal steps look equal). More classes
-    do not change the colours of the first ones."""
-    steps = np.linspace(0, 255, 14).round()
-    every = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
-    seen = _oklab(every)
-    vivid = np.hypot(seen[:, 1], seen[:, 2])
-    useful = (seen[:, 0] > 0.48) & (seen[:, 0] < 0.87)  # neither black nor white,
-    useful &= (vivid > 0.085) & (vivid < 0.19)  # nor grey, nor glaring
-    every, seen = every[useful], seen[useful]
-    chosen = [int(np.argmin(np.abs(every - (43, 81, 190)).sum(1)))]
-    apart = np.full(len(every), np.inf)
-    while len(chosen) < many:
-        apart = np.minimum(apart, ((seen - seen[chosen[-1]]) ** 2 * (0.2, 1, 1)).sum(1))
-        chosen.append(int(apart.argmax()))
-    return tuple((int(r), int(g), int(b)) for r, g, b in every[chosen[:many]])
-
-
-def _oklab(colours: Map) -> Map:
-    """Bytes (n, 3) -> lightness and two axes of colour (Ottosson 2020)."""
-    linear = np.where(colours <= 0.04045 * 255, colours / 255 / 12.92, ((colours / 255 + 0.055) / 1.055) ** 2.4)
-    return np.cbrt(linear @ np.array(_CONES).T) @ np.array(_AXES).T
-
-
-_CONES: Final = (
-    (0.4122214708, 0.5363325363, 0.0514459929),
-    (0.2119034982, 0.6806995451, 0.1073969566),
-    (0.0883024619, 0.2817188376, 0.6299787005),
-)
-_AXES: Final = (
-    (0.2104542553, 0.7936177850, -0.0040720468),
-    (1.9779984951, -2.4285922050, 0.4505937099),
-    (0.0259040371, 0.7827717662, -0.8086757660),
-)
-
-
-def ramped(shares: Map, stops: Sequence[str]) -> Picture:
-    """Shares of 0 to 1 -> bytes with one axis more, between evenly spaced colours."""
-    colours = np.array([[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in stops], dtype=np.float64)
-    at = np.clip(np.nan_to_num(shares), 0, 1) * (len(stops) - 1)
-    channels = [np.interp(at, np.arange(len(stops)), colours[:, channel]) for channel in range(3)]
-    return np.stack(channels, -1).round().astype(np.uint8)
 
 
 # -- pictures of the size of the pixels
@@ -193,15 +141,37 @@ def save_picture(picture: Picture, path: Path) -> Path:
 # -- sheets with what the colours mean
 
 
+def fitted(sample: S) -> S:
+    """The picture no larger than is seen on a sheet, and what belongs to it at the same size. A picture may have been decoded
+    smaller than it is, and what is said of it have its own size."""
+    from PIL import Image
+
+    picture = sample.picture
+    shrunk = min(1.0, SEEN / max(picture.shape))
+    high, wide = (max(round(shrunk * side), 1) for side in picture.shape[:2])
+    if shrunk < 1:
+        picture = np.asarray(Image.fromarray(picture).resize((wide, high), Image.Resampling.BOX))
+    right = None if sample.right is None else _nearest(sample.right, (high, wide))
+    return sample._replace(picture=picture, said=_nearest(sample.said, (high, wide)), right=right)
+
+
+def _nearest(values: Map, size: tuple[int, int]) -> Map:
+    if values.shape == size:
+        return values
+    rows, columns = ((np.arange(new) * 2 + 1) * old // (2 * new) for new, old in zip(size, values.shape, strict=True))
+    return values[rows[:, None], columns[None]]
+
+
 def draw_classes(
     samples: Sequence[Segmented], names: Sequence[str], path: Path, title: str = "", about: str = "", void: int = IGNORE
 ) -> Path:
     """Each picture beside its answer and, where it is known, the truth, over the names of the classes that are seen."""
-    rows = []
+    rows, samples = [], [fitted(sample) for sample in samples]
     for sample in samples:
         answers = [answer for answer in (sample.said, sample.right) if answer is not None]
         rows.append([sample.picture, *(over_classes(sample.picture, answer, len(names), void) for answer in answers)])
-    legend = _Legend(names, _shares(samples, len(names)))
+    both = any(sample.right is not None for sample in samples)
+    legend = _Legend(names, _shares(samples, len(names)), " of answer and truth together" if both else "")
     return _sheet(rows, [sample.name for sample in samples], path, title, about, legend)
 
 
@@ -210,6 +180,7 @@ def draw_depths(
 ) -> Path:
     """Each picture beside its answer and, where it is known, the truth, in colours of one scale. `relative`: the numbers say
     how near, each map in a unit of its own."""
+    samples = [fitted(sample) for sample in samples]
     rows, scale = [], _limits([answer for sample in samples for answer in _answers(sample)], relative)
     for sample in samples:
         limits = [_limits([answer], relative) if relative else scale for answer in _answers(sample)]
@@ -217,7 +188,7 @@ def draw_depths(
         rows.append([sample.picture, *maps])
     names = (f"{scale[0]:.3g}", f"{(scale[0] + scale[1]) / 2:.3g}", f"{scale[1]:.3g} {unit}".rstrip())
     gaps = any(not bool(_known(answer, relative).all()) for sample in samples for answer in _answers(sample))
-    below = _Scale(NEAR_FAR, ("near", "", "far") if relative else names, gaps)
+    below = _Scale(ramped(np.linspace(0, 1, 256)[None], NEAR_FAR), ("near", "", "far") if relative else names, gaps)
     return _sheet(rows, [sample.name for sample in samples], path, title, about, below)
 
 
@@ -231,7 +202,8 @@ def draw_heats(
     mark: tuple[float, float] | None = None,
 ) -> Path:
     """What was looked at, of one picture by several heads or of several pictures, in rows of so many, on one scale, or where
-    there is no `unit` each on its own, the most of which is said. `mark`: a place, in heights and widths of the pictures."""
+    there is no `unit` each on its own, which ends with the share above it. `mark`: a place, in heights and widths of the
+    pictures."""
     mosts = [float(np.nanmax(sample.weights, initial=0.0)) for sample in samples]
     most = max(mosts, default=0.0)
     seen = [
@@ -244,8 +216,12 @@ def draw_heats(
         for sample, own in zip(samples, mosts, strict=True)
     ]
     names = [heads[at : at + across] for at in range(0, len(seen), across)]
-    ends = (f"{50 * most:.2g}", f"{100 * most:.2g} % {unit}") if unit else ("", "most said over each picture")
-    return _sheet(rows, names, path, title, about, _Scale(GLOW, ("0", *ends)), mark)
+    ends = f"{50 * most:.2g}", f"{100 * most:.2g} % {unit or ''}"
+    if not unit and len(samples) > 1:
+        ends = "", "brightest place: the share that is written above its picture"
+    # as it is seen on a grey picture, where nothing glows at 0
+    glowing = over_heat(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None], 1.0)
+    return _sheet(rows, names, path, title, about, _Scale(glowing, ("0", *ends)), mark)
 
 
 def _answers(sample: Measured) -> list[Map]:
@@ -273,18 +249,20 @@ def _shares(samples: Sequence[Segmented], many: int) -> Map:
 class _Legend:
     """The classes that are seen, those that cover most first, in columns."""
 
-    def __init__(self, names: Sequence[str], shares: Map) -> None:
+    def __init__(self, names: Sequence[str], shares: Map, of: str = "") -> None:
+        """`of`: of which pixels these are shares."""
         order = [int(at) for at in np.argsort(-shares, kind="stable") if shares[at] > 0]
         colours = class_colours(len(names))
         self.items = [(label(names[at], 24), colours[at], float(shares[at])) for at in order[:NAMED]]
-        self.more = max(len(order) - NAMED, 0)
+        more = f"; {len(order) - NAMED} others cover less" if len(order) > NAMED else ""
+        self.note = f"shares of all pixels{of}{more}"
         self.wide = max((columns(name) for name, _, _ in self.items), default=1) * LETTER * 8.5 + SWATCH + 0.75
 
     def across(self, width: float) -> int:
         return max(1, min(int(width / self.wide), len(self.items)))
 
     def height(self, width: float) -> float:
-        return -(-len(self.items) // self.across(width)) * ENTRY + (ENTRY if self.more else 0.0)
+        return -(-len(self.items) // self.across(width)) * ENTRY + ENTRY
 
     def draw(self, axes: Axes, top: float, width: float) -> None:
         from matplotlib.patches import Rectangle
@@ -297,9 +275,7 @@ class _Legend:
             axes.text(left + SWATCH + 0.08, down + SWATCH / 2, name, size=8.5, color=INK, va="center")
             beside = left + self.wide - 0.15
             axes.text(beside, down + SWATCH / 2, _percent(share), size=7.5, color=QUIET, va="center", ha="right")
-        if self.more:
-            down = top + self.height(width) - ENTRY / 2
-            axes.text(0, down, f"and {self.more} others that cover less", size=7.5, color=QUIET, va="center")
+        axes.text(0, top + self.height(width) - ENTRY / 2, self.note, size=7.5, color=QUIET, va="center")
 
 
 def _percent(share: float) -> str:
@@ -309,8 +285,9 @@ def _percent(share: float) -> str:
 class _Scale:
     """A bar of the colours with names for its beginning, its middle and its end; `gaps`: somewhere nothing is known."""
 
-    def __init__(self, stops: Sequence[str], names: tuple[str, str, str], gaps: bool = False) -> None:
-        self.stops, self.names, self.gaps = stops, names, gaps
+    def __init__(self, colours: Picture, names: tuple[str, str, str], gaps: bool = False) -> None:
+        """`colours`: one row of pixels."""
+        self.colours, self.names, self.gaps = colours, names, gaps
 
     def height(self, width: float) -> float:
         return 0.36
@@ -319,7 +296,7 @@ class _Scale:
         from matplotlib.patches import Rectangle
 
         long = min(0.6 * width, 3.0)
-        colours: Any = ramped(np.linspace(0, 1, 256)[None], self.stops)
+        colours: Any = self.colours
         axes.imshow(colours, extent=(0, long, top + 0.12, top), aspect="auto", interpolation="nearest", zorder=1)
         for at, name, place in zip((0.0, long / 2, long), self.names, ("left", "center", "right"), strict=True):
             # a number ends under the end of the bar, and what is counted stands behind it

@@ -10,6 +10,16 @@ from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.explain.scene import Grid, Scene
 
+ABOUT = {
+    "roll-out": "What the answer is made of: attention followed back through all layers. A state is taken to be half what it "
+    "was, half what it looked at.",
+    "gradient × attention": "What counted for the answer: attention, weighed by how much the answer would change with it.",
+    "what counted": "What counted for the answer: the last map of the body, weighed by how much the answer would change with "
+    "it (Grad-CAM).",
+    "attention": "What one layer looked at: how its attention was spread over the picture, by each head or in the mean.",
+}
+"""What each way of looking means, for those who see it for the first time."""
+
 
 @dataclass(frozen=True)
 class Gaze(Explanation):
@@ -97,7 +107,7 @@ class Gaze(Explanation):
         ways = {name: Looked(name, grid, first) for name, grid in self.ways.items()}
         return gaze_page(
             self.picture, layers, ways, path, self.title, self.facts, asked=(self.asked, self._mark),
-            lattice=self.lattice, positions=self.positions,
+            lattice=self.lattice, positions=self.positions, about=ABOUT,
         )  # fmt: skip
 
     def _panels(self, layer: int | None, head: int | None) -> list[Any]:

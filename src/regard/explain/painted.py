@@ -59,7 +59,7 @@ def _facts(model: Asked, batch: Batch, place: int) -> dict[str, str]:
     own = logs.gather(1, batch.labels[0][:, None])[:, 0]
     rank = int((logs[place] > own[place]).sum()) + 1
     return {
-        "its colour": f"{100 * float(own[place].exp()):.1f} %, no. {rank} of {logs.shape[1]}",
+        "its colour": f"{100 * float(own[place].exp()):.1f} % likely, no. {rank} of {logs.shape[1]} colours",
         "bits a pixel": f"{-float(own.mean()) / math.log(2):.3f}",
     }
 

@@ -16,6 +16,7 @@ from regard.explain.attribution import ahead
 from regard.explain.gaze import Gaze
 from regard.explain.scene import Floor, Grid, Scene, Sight, centres, floors_of, lattice_of
 from regard.tasks.asked import Asked
+from regard.tasks.depth import METRIC
 from regard.tasks.pictured import picture_of
 from regard.waists import Batch
 
@@ -113,7 +114,10 @@ def _asked(
     """The number of the class, what was said, and facts about it; of maps of depth there are no classes."""
     labels = model.identity.labels
     if model.task.name == "depth":
-        return 0, "depth", {"asked": "the mean of the map" if at is None else f"depth {float(logits[0][at]):.4g} there"}
+        unit = METRIC if METRIC in labels else "of nearness"
+        if at is None:
+            return 0, "depth", {"asked about": f"the mean of the map, {float(logits[0].mean()):.4g} {unit}"}
+        return 0, "depth", {"asked about": f"the depth there, {float(logits[0][at]):.4g} {unit}"}
     chances = (model.task.chances(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
     if chances.ndim > 1:
         chances = chances.flatten(1).mean(1) if at is None else chances[:, at[0], at[1]]
@@ -121,7 +125,10 @@ def _asked(
     if target is not None and target not in labels:
         raise RegardError(f"'{target}' is none of its classes: {', '.join(labels)}.")
     which = labels.index(target) if target is not None else best
-    facts = {labels[n]: f"{100 * float(chances[n]):.1f} %" for n in chances.argsort(descending=True)[:3].tolist()}
+    where = " over all pixels" if logits.ndim > 2 and at is None else ""
+    facts = {
+        labels[n]: f"{100 * float(chances[n]):.1f} %{where}" for n in chances.argsort(descending=True)[:3].tolist()
+    }
     return which, labels[best] + (f" (asked about {target})" if which != best else ""), facts
 
 

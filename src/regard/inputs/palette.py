@@ -186,7 +186,8 @@ def squared(picture: Picture, side: int, resample: int = BILINEAR) -> Picture:
         raise DataError(f"a picture is bytes of (height, width, 3), not {picture.dtype} of {picture.shape}.")
     if picture.shape[:2] == (side, side):
         return picture
-    return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling(resample)))
+    # not as Pillow has it, which nobody may write to
+    return np.array(Image.fromarray(picture).resize((side, side), Image.Resampling(resample)))
 
 
 def _distances(points: Tensor, colours: Tensor) -> Tensor:

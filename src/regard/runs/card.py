@@ -13,7 +13,7 @@ from regard.explain import EXPLAINERS
 from regard.runs.folder import RunFolder
 from regard.runs.progress import SEEN, glimpse, rough
 from regard.systems import find_system
-from regard.tasks import Task, find_task
+from regard.tasks import Task, find_task, means
 from regard.waists import Answer
 
 
@@ -31,7 +31,7 @@ def write_card(
         "## Data\n\n" + _data(facts, task.unit),
         "## Examples\n\n" + _examples(task, samples, answers),
         "## Use\n\n" + _use(shlex.quote(str(folder.path)), task),
-        "## Settings\n\n" + _settings(facts["settings"]),
+        "## Settings\n\n" + _settings(facts["settings"], task),
     ]
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
 
@@ -88,10 +88,12 @@ def _use(name: str, task: Task) -> str:
     return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
 
-def _settings(settings: dict[str, Any]) -> str:
+def _settings(settings: dict[str, Any], task: Task) -> str:
+    """Those that mean something to the task: a run of pictures has no vocabulary."""
     rows = [
         {"setting": f"{group}.{name}", "value": value}
         for group, values in settings.items()
         for name, value in values.items()
+        if means(task, f"{group}.{name}")
     ]
     return table(rows)

@@ -95,7 +95,7 @@ def prepare(order: Order, say: Say) -> Prepared:
     train = _tokens(files, found, reader, config, settings, limit, say)
     encoded = task.encode(valid, reader, config, limit.longest, settings.data, found.labels)
     limit.tell("validation", len(encoded), encoded.too_long[:1], len(encoded.too_long), say)
-    task.look_through(encoded, config, say)
+    task.look_through(train, encoded, config, say)
     facts = {
         "train": task.count(train),
         "valid": task.count(encoded),

@@ -17,7 +17,7 @@ from regard.tasks.tag import Tag
 from regard.tasks.task import Task
 from regard.tasks.translate import Translate
 
-__all__ = ["TASKS", "Task", "find_task"]
+__all__ = ["TASKS", "Task", "find_task", "means"]
 
 TASKS: dict[str, Task] = {
     task.name: task for task in (Translate(), Language(), Mask(), Classify(), Tag(), SpanTask(), Choose(), Embed())
@@ -26,6 +26,14 @@ TASKS: dict[str, Task] = {
 
 SEEING: dict[str, Task] = {task.name: task for task in (Recognise(), Segment(), Depth(), Painting())}
 """The same names where they are asked of bodies that read pictures."""
+
+
+_SPECIAL = frozenset(name for task in (*TASKS.values(), *SEEING.values()) for name in task.heeds)
+
+
+def means(task: Task, setting: str) -> bool:
+    """Whether a setting, as in `data.vocabulary`, means something to a task."""
+    return setting in task.heeds or setting not in _SPECIAL
 
 
 def find_task(name: str, reads: str | None = None) -> Task:

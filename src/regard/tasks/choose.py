@@ -25,7 +25,7 @@ from regard.tasks.classify import told_of
 from regard.tasks.each import Each
 from regard.tasks.heads import Headed, Read, first_of, read_out
 from regard.tasks.marks import Marks
-from regard.tasks.task import Encoded, Scored, Sums
+from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums
 from regard.waists import IGNORE, Answer
 
 
@@ -37,6 +37,7 @@ class Choose(Headed):
     sample = Question
     usage = '"a context" --choices "one answer|another"'
     by_ways = True
+    heeds = (*TEXT, *READ, "train.smoothing", "train.auxiliary")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Question | Empty]:
         return iterate_questions(data, columns)

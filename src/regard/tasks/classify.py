@@ -37,7 +37,7 @@ from regard.tasks.several import (
     rows_of,
     tells_several,
 )
-from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
 SAID = 5
@@ -52,6 +52,7 @@ class Classify(Headed):
     sample = Labelled
     usage = '"a text"'
     labelled = True
+    heeds = (*TEXT, *READ, "data.pair", "train.smoothing", "train.auxiliary", "decode.threshold")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Labelled | Empty]:
         return iterate_labelled(data, columns)

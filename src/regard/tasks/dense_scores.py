@@ -91,16 +91,14 @@ def measured(right: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
     return found if known is None else found & known.astype(bool)
 
 
-def as_depth(
-    said: np.ndarray, right: np.ndarray, known: np.ndarray | None = None, farthest: float | None = None
-) -> np.ndarray:
+def as_depth(said: np.ndarray, right: np.ndarray, farthest: float, known: np.ndarray | None = None) -> np.ndarray:
     """Inverse depth in a unit of its own (H, W) -> depth in the unit of the truth, by the scale and shift of inverse depths
-    that fit it best: all that a relative model can be asked for. Nothing is farther than `farthest`, or than what is known."""
+    that fit it best: all that a relative model can be asked for. Nothing is farther than `farthest`, which must not be read
+    from this picture's own truth: that would tell the answer where it is farthest."""
     asked = torch.from_numpy(measured(right, known))[None]
     if not bool(asked.any()):
         return np.full(said.shape, np.nan)
     target, asked = inverse(torch.from_numpy(right.astype(np.float64))[None], asked)
     nearness = torch.from_numpy(said.astype(np.float64))[None]
     scale, shift = least_squares(nearness, target, asked)
-    least = 1 / farthest if farthest is not None else float(target[asked].min())
-    return (1 / (scale * nearness + shift).clamp(min=least))[0].numpy()
+    return (1 / (scale * nearness + shift).clamp(min=1 / farthest))[0].numpy()

@@ -20,7 +20,7 @@ from regard.nn.depth_loss import inverse, metric_loss, relative_loss
 from regard.tasks.asked import Asked
 from regard.tasks.dense_scores import Distances, as_depth
 from regard.tasks.mapped import Mapped
-from regard.tasks.pictured import Seeing, picture_of
+from regard.tasks.pictured import Seeing, sized_of, source_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
@@ -48,6 +48,9 @@ class Depth(Mapped):
     paints = True
     model = "dpt-small"
     beside, kind, unknown = "depth", np.float32, 0.0
+    apart = 0.02
+    nothing = "every depth is 0, which means that it is not known"
+    heeds = (*Mapped.heeds, "data.metric", "data.unit")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
         return iterate_depths(data, columns)
@@ -86,8 +89,9 @@ class Depth(Mapped):
         return relative_loss(said, nearness, known)
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
-        """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself."""
-        return [self._said(model, picture, said) for picture, said in self.painted(model, map(picture_of, inputs))]
+        """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself, at the size of the
+        file; `extra["picture"]` is smaller where not all of that is decoded."""
+        return [self._said(model, picture, said) for picture, said in self.painted(model, map(sized_of, inputs))]
 
     def _said(self, model: Asked, picture: np.ndarray, said: np.ndarray) -> Answer:
         unit = "metres" if METRIC in model.identity.labels else "nearness"
@@ -98,18 +102,25 @@ class Depth(Mapped):
     def score(
         self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
     ) -> Scored:
-        """Errors, and shares of pixels within a factor; what tells nearness only is fitted to each picture first."""
+        """Errors, and shares of pixels within a factor; what tells nearness only is fitted to each picture first, and nothing
+        said farther than the farthest depth of all these pictures, as MiDaS is scored."""
         distances = Distances()
         answers: list[Answer] = []
         count = len(encoded) if most is None else min(most, len(encoded))
+        metric = METRIC in model.identity.labels
+        farthest = 0.0 if metric else self._farthest(encoded, count)
         for picture, said, right in self.compared(model, encoded, count):
-            metres = said if METRIC in model.identity.labels else as_depth(said, right)
+            metres = said if metric else as_depth(said, right, farthest)
             distances.add(metres, right)
             answer = self._said(model, picture, said)
             more = {**answer.extra, "metres": metres, "right": right} if len(answers) < SHOWN else {}
             answers.append(replace(answer, extra=more))
         scores: dict[str, float | str] = {name: round(value, 4) for name, value in distances.scores().items()}
         return {**scores, "samples": count}, answers
+
+    def _farthest(self, encoded: Encoded, count: int) -> float:
+        maps = (self.map_of(source_of(encoded.sides["beside"][number]), encoded.how) for number in range(count))
+        return max((float(depth.max()) for depth in maps), default=0.0)
 
     def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
         from regard.draw.overlay import Measured, draw_depths

@@ -32,7 +32,7 @@ from regard.tasks.heads import fitting, made_text
 from regard.tasks.marks import filler, framed
 from regard.tasks.nearest import Among, Hit
 from regard.tasks.pooling import Pooling, pooling_files, read_pooling
-from regard.tasks.task import Encoded, Scored, Side, Sums, Task, Terms, lengths_of
+from regard.tasks.task import READ, TEXT, Encoded, Scored, Side, Sums, Task, Terms, lengths_of
 from regard.waists import IGNORE, Answer, Batch, Offsets, States
 
 SCALE = 20.0
@@ -64,6 +64,7 @@ class Embed(Task):
     model = "bert-mini"
     usage = '"a text"'
     generates, cuts, cut = False, True, "at their end"
+    heeds = (*TEXT, *READ)
 
     def __init__(self, pooling: Pooling | None = None) -> None:
         self.pooling = pooling or Pooling()

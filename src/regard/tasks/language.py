@@ -32,7 +32,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import END_OF_TEXT, Text
 from regard.tasks.asked import Asked
 from regard.tasks.prompts import cut_text, prompt_ids, reason, room_left, stops
-from regard.tasks.task import Encoded, Scored, Sums, Task, Terms
+from regard.tasks.task import SEARCH, SPOKEN, TEXT, Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch
 
 CONTINUES, TORN, OPENS, APART = 0, 1, 2, 3
@@ -63,6 +63,7 @@ class Language(Task):
     least = 1  # a passage has many words
     model = "gpt2-mini"
     usage = '"Once upon a time"'
+    heeds = (*TEXT, "data.kind", "data.detokenise", "data.stride", "train.smoothing", *SEARCH, *SPOKEN, "decode.crop")
 
     def entries(self, data: Sequence[str]) -> list[str]:
         """Folders too: all the text in them."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.album import Album
+from regard.data.album import Album, free_memory
 from regard.data.files import chunked
 from regard.data.pictures import Picture
 from regard.data.plan import Epochs
@@ -20,25 +21,31 @@ from regard.data.settings import Data
 from regard.errors import DataError, SettingError
 from regard.inputs.augment import apply_map
 from regard.inputs.pixels import Pixels
-from regard.raster import read_picture
 from regard.tasks.asked import Asked
-from regard.tasks.pictured import BICUBIC, Pictured, row_of, source_of, together
+from regard.tasks.pictured import BICUBIC, CHANGED, Pictured, Size, row_of, sized_of, source_of, together
 from regard.tasks.task import Encoded
 from regard.waists import Batch
 
 FEW = 16
 """Pictures that are looked at together: each is a map."""
+BYTES = 16
+"""Of a pixel of such a map, while it is made, told and written."""
 
 
 class Mapped(Pictured):
     sides: ClassVar[tuple[str, ...]] = ("picture", "beside")
     at_once = FEW
+    heeds: ClassVar[tuple[str, ...]] = (*Pictured.heeds, *CHANGED, "data.shape")
     beside: ClassVar[str]
     """what belongs to a picture: mask or depth"""
     kind: ClassVar[type]
     """of the numbers of such a map"""
     unknown: ClassVar[float]
     """what stands where nothing is known"""
+    apart: ClassVar[float] = 0.0
+    """by which share the ratio of its sides may differ from the picture's, where it has another size; 0: it must not have"""
+    nothing: ClassVar[str]
+    """what is said of maps in which it stands everywhere"""
 
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
         """(H, W) as it is learnt from."""
@@ -88,6 +95,28 @@ class Mapped(Pictured):
             encoded.how.albums["beside", True] = Album(len(encoded), encoded.how.wide.size, kind=self.kind)
         return plan
 
+    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
+        self._refuse_unknown(train, "training")
+        self._refuse_unknown(valid, "validation")
+        super().look_through(train, valid, config, say)
+
+    def _refuse_unknown(self, encoded: Encoded, part: str) -> None:
+        """Maps are opened until something is known in one of them, which it usually is in the first."""
+        sources, broken = encoded.sides["beside"], None
+        for number in range(len(encoded)):
+            try:
+                if (self.map_of(source_of(sources[number]), encoded.how) != self.unknown).any():
+                    return
+            except DataError as error:  # it is left out by its name where it is learnt from
+                broken = error
+        if broken is not None:
+            raise broken
+        first = source_of(sources[0])
+        raise DataError(
+            f"{self.nothing}, here and in all of the {len(encoded):,} {part} maps: nothing can be learnt from them.",
+            first if isinstance(first, str) else None, advice=f"See what they hold with 'regard check {self.name}'.",
+        )  # fmt: skip
+
     def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         x, changes = self.pictures(encoded, rows)
         learnt = rows.ndim == 2
@@ -122,20 +151,24 @@ class Mapped(Pictured):
         batch = self.looked_at(model, batch)
         return model.head(*self.taken(model, batch))
 
-    def painted(self, model: Asked, pictures: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Each picture and what is said of it, at its own size. No more than a few are held."""
+    def painted(
+        self, model: Asked, pictures: Iterable[tuple[np.ndarray, Size]]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Each picture and what is said of it, at the size beside it. No more than a few are held."""
         pixels = model.pixels_or_refuse()
         for some in chunked(pictures, min(FEW, together(pixels))):
-            made = np.stack([pixels.prepare(picture) for picture in some])
+            made = np.stack([pixels.prepare(picture) for picture, _ in some])
             x = torch.from_numpy(made).permute(0, 3, 1, 2).contiguous().to(model.device)
             with torch.inference_mode():
                 found = self.logits(model, Batch(x)).float()
             found = found if found.ndim == 4 else found[:, None]
-            for one, picture in zip(found, some, strict=True):
-                yield picture, self.enlarged(one, (picture.shape[0], picture.shape[1]))
+            for one, (picture, size) in zip(found, some, strict=True):
+                if size != picture.shape[:2]:
+                    _check_room(size)
+                yield picture, self.enlarged(one, size)
 
-    def enlarged(self, said: Tensor, size: tuple[int, int]) -> np.ndarray:
-        """What is said of a picture (C, h, w) as a map of its size (H, W)."""
+    def enlarged(self, said: Tensor, size: Size) -> np.ndarray:
+        """What is said of a picture (C, h, w) as a map of this size (H, W)."""
         wide = F.interpolate(said[None], size, mode="bilinear", align_corners=False)
         return wide[0, 0].cpu().numpy()
 
@@ -143,13 +176,28 @@ class Mapped(Pictured):
         self, model: Asked, encoded: Encoded, count: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Of the first samples: the picture, what is said of it, and what is right, at the size of the latter."""
-        pictures = (read_picture(source_of(encoded.sides["picture"][number])) for number in range(count))
-        for number, (picture, said) in enumerate(self.painted(model, pictures)):
-            right = self.map_of(source_of(encoded.sides["beside"][number]), encoded.how)
-            if right.shape != picture.shape[:2]:
-                high, wide = right.shape
-                raise DataError(
-                    f"is {high} x {wide}, and its picture {picture.shape[0]} x {picture.shape[1]}.",
-                    getattr(encoded.samples[number], self.beside) if encoded.samples else None,
-                )
-            yield picture, said, right
+        right: deque[np.ndarray] = deque()
+
+        def asked() -> Iterator[tuple[np.ndarray, Size]]:
+            for number in range(count):
+                picture, size = sized_of(source_of(encoded.sides["picture"][number]))
+                right.append(self.map_of(source_of(encoded.sides["beside"][number]), encoded.how))
+                high, wide = right[-1].shape
+                if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.apart:
+                    raise DataError(
+                        f"is {high} x {wide}, and its picture {size[0]} x {size[1]}.",
+                        getattr(encoded.samples[number], self.beside) if encoded.samples else None,
+                    )
+                yield picture, (high, wide)
+
+        for picture, said in self.painted(model, asked()):
+            yield picture, said, right.popleft()
+
+
+def _check_room(size: Size) -> None:
+    """A file that is decoded at an eighth of its size has a map of 64 times as many numbers."""
+    if BYTES * size[0] * size[1] > free_memory():
+        raise DataError(
+            f"a map of {size[0]:,} x {size[1]:,} pixels does not fit into the memory that is free.",
+            advice="Make the picture smaller.",
+        )

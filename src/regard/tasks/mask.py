@@ -39,7 +39,7 @@ from regard.tasks.gaps import fill, gap_of, named, ordinary
 from regard.tasks.heads import fitting, made_text
 from regard.tasks.language import APART, CONTINUES, OPENS, TORN
 from regard.tasks.marks import between, filler, framed
-from regard.tasks.task import Encoded, Scored, Sums, Task, Terms
+from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch, States
 
 BUDGET = 16_384
@@ -78,6 +78,7 @@ class Mask(Task):
     generates = False
     cuts = spacious = True
     least = 1  # a passage has many words
+    heeds = (*TEXT, *READ, "data.hidden", "data.whole_words", "data.detokenise", "train.smoothing")
 
     def entries(self, data: Sequence[str]) -> list[str]:
         """Folders too: all the text in them."""

@@ -32,7 +32,7 @@ from regard.inputs.palette import FILE, Palette
 from regard.inputs.rows import pad
 from regard.tasks.asked import Asked
 from regard.tasks.pictured import Pictured, check_reader, opened, picture_of, place_of
-from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.tasks.task import SEARCH, Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 
 TOGETHER = 64
@@ -62,6 +62,7 @@ class Painting(Pictured):
     generates = True
     paints = True
     unprompted = True
+    heeds = (*Pictured.heeds, "train.smoothing", *SEARCH)
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
         return iterate_plain(data, columns)

@@ -26,7 +26,7 @@ from regard.errors import DataError, RegardError
 from regard.inputs.augment import NOTHING, Augment, apply, draw_changes
 from regard.inputs.palette import FILE, Palette
 from regard.inputs.pixels import Pixels
-from regard.raster import picture_from, read_picture
+from regard.raster import LIMIT, look, picture_from, read_picture
 from regard.tasks.asked import Asked
 from regard.tasks.task import Encoded, Task
 from regard.waists import Batch
@@ -53,6 +53,10 @@ LEARNT_FROM = 2048
 """Pictures that a palette is learnt from, chosen by chance among all."""
 
 
+Size = tuple[int, int]
+"""Height and width."""
+
+
 @dataclass(frozen=True)
 class Seeing:
     """How pictures become batches: see `Task.how`."""
@@ -70,6 +74,10 @@ class Seeing:
         return self.pixels.wider(WIDER)
 
 
+CHANGED = ("data.crop", "data.shift", "data.flip", "data.colour", "data.erase")
+"""Settings of how pictures are changed while they are learnt from."""
+
+
 class Pictured(Task):
     reads = "pictures"
     counted = "images"
@@ -80,6 +88,7 @@ class Pictured(Task):
     limited = False
     reader_files = ("preprocessor_config.json",)
     sides: ClassVar[tuple[str, ...]] = ("picture",)
+    heeds: ClassVar[tuple[str, ...]] = ("train.images",)
 
     # -- samples
 
@@ -202,11 +211,11 @@ class Pictured(Task):
         chosen = [fine[place % len(fine)] if place not in fine else place for place in range(len(rows))]
         return np.stack([rows[chosen, 0], rows[:, 1]], axis=1)
 
-    def look_through(self, encoded: Encoded, config: Any, say: Callable[[str], None]) -> None:
+    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
         """Validation pictures are all read once before the first step, so that none stops it later; most are kept."""
-        if len(encoded) >= MANY:
-            say(f"  looking through {len(encoded):,} validation pictures")
-        for _ in self.batches(encoded, config, LOOKED_AT):
+        if len(valid) >= MANY:
+            say(f"  looking through {len(valid):,} validation pictures")
+        for _ in self.batches(valid, config, LOOKED_AT):
             pass
 
     def decoded(
@@ -245,10 +254,14 @@ _told: set[str] = set()
 
 
 def _left_out(error: DataError) -> None:
+    _tell(f"  left out: {error}")
+
+
+def _tell(line: str) -> None:
     """Said once by each process that meets it."""
-    if str(error) not in _told:
-        _told.add(str(error))
-        print(f"  left out: {error}", file=sys.stderr, flush=True)
+    if line not in _told:
+        _told.add(line)
+        print(line, file=sys.stderr, flush=True)
 
 
 def together(pixels: Pixels | Palette) -> int:
@@ -260,13 +273,31 @@ def together(pixels: Pixels | Palette) -> int:
 
 def picture_of(item: Any) -> np.ndarray:
     """A path, the bytes of a file, an array (H, W, 3) of bytes, or a picture of Pillow's."""
+    return sized_of(item)[0]
+
+
+def sized_of(item: Any) -> tuple[np.ndarray, Size]:
+    """The same, and the height and width that it has itself: a file that is too large is decoded smaller, which is told."""
+    picture = _held(item)
+    if picture is not None:
+        return picture, (picture.shape[0], picture.shape[1])
+    picture, facts = look(item if isinstance(item, bytes) else os.fspath(item), curious=False)
+    if facts.reduced:
+        _tell(
+            f"{'a picture' if isinstance(item, bytes) else os.fspath(item)}: has {facts.height:,} x {facts.width:,} pixels, "
+            f"and more than {LIMIT // 10**6} million are not decoded: it is looked at in {picture.shape[0]:,} x "
+            f"{picture.shape[1]:,}"
+        )
+    return picture, (facts.height, facts.width)
+
+
+def _held(item: Any) -> np.ndarray | None:
+    """What is in memory already."""
     if isinstance(item, np.ndarray):
         if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
             raise RegardError(f"an array of bytes (H, W, 3) is wanted, not {item.dtype} {item.shape}.")
         return item
-    if hasattr(item, "convert"):
-        return picture_from(item)
-    return read_picture(item if isinstance(item, bytes) else os.fspath(item))
+    return picture_from(item) if hasattr(item, "convert") else None
 
 
 def opened(sample: Picture, least: int) -> np.ndarray:

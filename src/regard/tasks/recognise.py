@@ -24,7 +24,7 @@ from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.classify import SAID, drawn, each_of, labels_of, scored, scored_several
 from regard.tasks.heads import numbered
-from regard.tasks.pictured import Pictured, place_of, row_of, together
+from regard.tasks.pictured import CHANGED, Pictured, place_of, row_of, together
 from regard.tasks.several import (
     PUBLISHED,
     SEVERAL,
@@ -48,6 +48,7 @@ class Recognise(Pictured):
     model = "vit-tiny"
     labelled = True
     sides = ("picture", "label")
+    heeds = (*Pictured.heeds, *CHANGED, "data.mixup", "train.smoothing", "decode.threshold")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
         return iterate_pictures(data, columns)

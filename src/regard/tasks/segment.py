@@ -26,7 +26,7 @@ from regard.nn.dense import segment_head, settled
 from regard.tasks.asked import Asked
 from regard.tasks.dense_scores import Overlap
 from regard.tasks.mapped import Mapped
-from regard.tasks.pictured import Seeing, picture_of
+from regard.tasks.pictured import Seeing, sized_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import IGNORE, Answer, Batch
 
@@ -51,6 +51,7 @@ class Segment(Mapped):
     paints = True
     as_listed = True  # so that masks that are written have the numbers of those that were learnt from
     beside, kind, unknown = "mask", np.uint8, float(VOID)
+    nothing = "every pixel is void"
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
         return iterate_masked(data, columns)
@@ -128,8 +129,9 @@ class Segment(Mapped):
         return total, (labels != IGNORE).sum()
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
-        """Of each picture the share of each class that is seen; `extra["mask"]` is the map itself, as bytes."""
-        return [self._said(model, picture, said) for picture, said in self.painted(model, map(picture_of, inputs))]
+        """Of each picture the share of each class that is seen; `extra["mask"]` is the map itself, as bytes, at the size of the
+        file; `extra["picture"]` is smaller where not all of that is decoded."""
+        return [self._said(model, picture, said) for picture, said in self.painted(model, map(sized_of, inputs))]
 
     def enlarged(self, said: Tensor, size: tuple[int, int]) -> np.ndarray:
         """The class of each pixel, some rows at a time: numbers for all classes of a photograph would fill the memory."""
@@ -188,8 +190,9 @@ class Segment(Mapped):
         """The classes over the picture, and the mask as a PNG of their numbers, painted in the same colours."""
         from PIL import Image
 
-        from regard.draw.overlay import Segmented, class_colours, draw_classes
+        from regard.draw.overlay import Segmented, draw_classes
         from regard.draw.paper import write_whole
+        from regard.draw.shades import class_colours
 
         mask, labels = answer.extra["mask"], answer.extra["labels"]
         seen = draw_classes(

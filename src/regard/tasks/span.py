@@ -28,7 +28,7 @@ from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.marks import Marks, shortened
 from regard.tasks.spotting import draw_each_word, each_word, measure
-from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Terms
 from regard.tasks.windowed import Window, Windowed, begins, first_rows, rows_of, windows
 from regard.waists import IGNORE, Answer, Batch
 
@@ -62,6 +62,7 @@ class SpanTask(Windowed):
     sample = Span
     least = 20  # contexts, which have several questions each
     usage = '"a question<tab>its context"'
+    heeds = (*TEXT, *READ, "data.stride", "decode.length", "decode.threshold")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Span | Empty]:
         return iterate_spans(data, columns)

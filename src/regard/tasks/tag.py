@@ -31,7 +31,7 @@ from regard.tasks.asked import Asked
 from regard.tasks.entities import Tagging, measure
 from regard.tasks.heads import numbered
 from regard.tasks.marks import Marks
-from regard.tasks.task import Encoded, Scored, Sums, Terms
+from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Terms
 from regard.tasks.windowed import Window, Windowed, begins, first_rows, rows_of, windows
 from regard.waists import IGNORE, Answer, Batch
 
@@ -49,6 +49,7 @@ class Tag(Windowed):
     usage = '"a sentence"'
     labelled = True
     tables = (*CONLL, *unanswered.TABLES)
+    heeds = (*TEXT, *READ, "data.scheme", "data.stride", "train.smoothing")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Tagged | Empty]:
         return iterate_tagged(data, columns)

@@ -16,7 +16,7 @@ from regard.data.files import Complain
 from regard.data.plan import Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
 from regard.data.store import Rows
-from regard.decode.settings import Decode
+from regard.decode.settings import DRAWING, Decode
 from regard.disk import write_json
 from regard.errors import RegardError
 from regard.inputs.text import Text
@@ -24,6 +24,13 @@ from regard.tasks.asked import Asked
 from regard.waists import Answer, Batch
 
 Side = Sequence[np.ndarray] | Rows
+
+TEXT = ("data.vocabulary", "data.tokenizer", "train.tokens", "train.packed")
+"""Settings of all that reads text; of what reads one text or two at a time also `READ`."""
+READ = ("data.kind", "data.longest")
+SEARCH = tuple(f"decode.{name}" for name in ("beam", "penalty", "form", "stop", "best", "sample", *DRAWING, "seed"))
+"""Settings of all that generates; those of what generates text are also `SPOKEN`."""
+SPOKEN = ("decode.repetition", "decode.length", "decode.until")
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,8 @@ class Task:
     """samples, or what they belong to, that are held out where there are enough: a score of fewer is rough"""
     tables: ClassVar[tuple[str, ...]] = unanswered.TABLES
     """suffixes of files that it is asked a row at a time; of others it is a line"""
+    heeds: ClassVar[tuple[str, ...]] = TEXT
+    """settings that mean something to it and not to every task: what no task names means something to all"""
     reader_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "tokenizer_config.json")
     """of a folder, where it keeps what turns samples into tensors"""
 
@@ -173,8 +182,8 @@ class Task:
         """The classes that a head tells apart, of those that occur in the data."""
         return tuple(labels)
 
-    def look_through(self, encoded: Encoded, config: Any, say: Callable[[str], None]) -> None:
-        """Before the first step: what could stop a validation later."""
+    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
+        """Before the first step: what could stop a validation later, or make the whole training vain."""
 
     def count(self, encoded: Encoded) -> int:
         """How many samples these are, where a sample may be several rows."""

@@ -22,7 +22,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import END, PAD, START, Text
 from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
-from regard.tasks.task import Encoded, Scored, Sums, Task, Terms
+from regard.tasks.task import SEARCH, SPOKEN, TEXT, Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch
 
 
@@ -36,6 +36,7 @@ class Translate(Task):
     sides = ("source", "target")
     model = "transformer-tiny"
     usage = '"a sentence"'
+    heeds = (*TEXT, "data.longest", "data.tokenized", "train.smoothing", *SEARCH, *SPOKEN, "decode.longer")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
         return iterate_pairs(data, columns)
