@@ -36,8 +36,9 @@ class Gated(nn.Module):
 def _step(given: Tensor, h: Tensor, gates: Product, new: Product, real: Tensor | None = None) -> Tensor:
     """Where a row is not `real` its state stays."""
     W = h.shape[-1]
-    z, r = (given[..., : 2 * W] + gates(h)).sigmoid().chunk(2, -1)
-    made = (given[..., 2 * W :] + new(r * h)).tanh()
+    of_gates, of_new = given.split((2 * W, W), -1)  # slices would each have a gradient of the whole
+    z, r = (of_gates + gates(h)).sigmoid().chunk(2, -1)
+    made = (of_new + new(r * h)).tanh()
     return h + (z if real is None else z * real) * (made - h)
 
 
@@ -54,15 +55,14 @@ class BothWays(nn.Module):
         self, x: Float[Tensor, "B L E"], real: Bool[Tensor, "B L"] | None = None
     ) -> tuple[Float[Tensor, "B L two_W"], Float[Tensor, "B W"]]:
         """[onward | back] at every place, and the state at the beginning of those that came back."""
-        B, L, _ = x.shape
+        B = len(x)
         gates = torch.stack([self.onward.gates, self.back.gates]).mT
         new = torch.stack([self.onward.new, self.back.new]).mT
         given = torch.stack([self.onward.given(x), self.back.given(x).flip(1)])
         marks = None if real is None else torch.stack([real, real.flip(1)])[..., None].to(given.dtype)
         h, states = x.new_zeros(2, B, gates.shape[1]), []
-        for at in range(L):
-            now = None if marks is None else marks[:, :, at]
-            h = _step(given[:, :, at], h, lambda x: x @ gates, lambda x: x @ new, now)
+        for at, now in enumerate(given.unbind(2)):
+            h = _step(now, h, lambda x: x @ gates, lambda x: x @ new, None if marks is None else marks[:, :, at])
             states.append(h)
         onward, back = torch.stack(states, 2)
         return torch.cat([onward, back.flip(1)], -1), h[1]

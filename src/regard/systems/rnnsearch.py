@@ -157,10 +157,10 @@ class Searching(nn.Module):
     ) -> tuple[Float[Tensor, "B L l"], Float[Tensor, "B D"]]:
         """What tokens are read from after each of these, and the state after the last."""
         y = self.dropout(self.tables.of_target(ids))
-        given, before, seen = self.decoder.cell.given(y), [], []
-        for at in range(ids.shape[1]):
+        before, seen = [], []
+        for given in self.decoder.cell.given(y).unbind(1):
             before.append(s)
-            s, c = self.decoder.turn(given[:, at], s, context)
+            s, c = self.decoder.turn(given, s, context)
             seen.append(c)
         return self.dropout(self.decoder.say(y, torch.stack(before, 1), torch.stack(seen, 1))), s
 
