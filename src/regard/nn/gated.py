@@ -36,7 +36,7 @@ class Gated(nn.Module):
 def _step(given: Tensor, h: Tensor, gates: Product, new: Product, real: Tensor | None = None) -> Tensor:
     """Where a row is not `real` its state stays."""
     W = h.shape[-1]
-    of_gates, of_new = given.split((2 * W, W), -1)  # slices would each have a gradient of the whole
+    of_gates, of_new = torch.split(given, [2 * W, W], -1)  # slices would each have a gradient of the whole
     z, r = (of_gates + gates(h)).sigmoid().chunk(2, -1)
     made = (of_new + new(r * h)).tanh()
     return h + (z if real is None else z * real) * (made - h)

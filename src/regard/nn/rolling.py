@@ -31,7 +31,7 @@ class Rolling:
         own = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in own.items()}
         return cls(at, own, dict(context or {}))
 
-    def put(self, steps: int = 1, **own: Tensor) -> None:
+    def put(self, steps: int = 1, /, **own: Tensor) -> None:
         """After so many more tokens of each row."""
         for name, tensor in own.items():
             self.own[name].copy_(tensor)

@@ -2,7 +2,7 @@
 
 What is older than the Transformer: tokens are read one after another, and all that a decoder knows of the source is the last
 state of the encoder, of one size however long the sentence was. Reading the source backwards brings its beginning closer to
-the translation's, which helped the paper by 4.7 BLEU. `feeds` is the form of Cho et al. 2014, which sees that state at every step.
+the translation's (in the paper 30.6 BLEU for 26.2). With `feeds` the decoder sees that state at every step.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class EncoderDecoder(nn.Module):
             raise ValueError("generation starts from prompts of one length")
         state, said = Rolling.fresh(self.encode(batch)), batch.target.shape[1] - 1
         if said:
-            state.put(said, **self.decode(batch.target[:, :-1], state.own)[1])
+            after = self.decode(batch.target[:, :-1], state.own)[1]
+            state.put(said, **after)
         return state
 
     def step(self, tokens: Int[Tensor, "B"], state: Rolling) -> Float[Tensor, "B V"]:

@@ -1,7 +1,7 @@
 """Neural Machine Translation by Jointly Learning to Align and Translate (Bahdanau, Cho, Bengio 2014): the first attention.
 
 What is new against the recurrent nets before it: the source is kept as a state of each of its words, read both ways, and for
-each word of the translation the decoder looks at them anew, by a small network that scores its own last state against each. What
+each word of the translation the decoder looks at them anew, by a small network that scores its last state against each. What
 the Transformer changed: no recurrence around it, many heads, and scores that are products. `score` takes Luong's (2015) too.
 """
 
