@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import regard
 from regard.errors import SettingError
 from regard.model import Model
-from regard.nn.recurrent import Row
+from regard.nn.recurrent import Order
 from regard.systems import rnn
 from regard.waists import Batch
 from tiny import gradients, near, noise, noisy, tiny
@@ -209,15 +209,19 @@ def test_what_is_fed_is_the_last_state_and_changes_what_is_said() -> None:
 
 
 def test_rows_end_together_and_are_turned_there_and_back() -> None:
-    ids = torch.arange(12.0).view(2, 6, 1) + 1
+    ids = torch.arange(12).view(2, 6) + 1
     real = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
-    row = Row.of(ids, real)
-    assert row.x[..., 0].tolist() == [[1, 2, 3, 4, 5, 6], [0, 0, 0, 7, 9, 10]]
-    turned = row.turned(row.x)
+
+    def read(order: Order) -> Tensor:
+        return order.laid(order.ids(ids)[..., None].double())
+
+    order = Order.of(real)
+    assert read(order)[..., 0].tolist() == [[1, 2, 3, 4, 5, 6], [0, 0, 0, 7, 9, 10]]
+    turned = order.turned(read(order))
     assert turned[..., 0].tolist() == [[6, 5, 4, 3, 2, 1], [0, 0, 0, 10, 9, 7]]
-    assert torch.equal(row.turned(turned), row.x)
-    assert torch.equal(Row.of(ids, real, reversed=True).x, turned)
-    assert torch.equal(Row.of(ids, None, reversed=True).x, Row.of(ids, None).turned(ids))
+    assert torch.equal(order.turned(turned), read(order)) and torch.equal(read(Order.of(real, reversed=True)), turned)
+    full = Order.of(None, reversed=True)
+    assert full.ids(ids) is ids and torch.equal(read(full), Order.of(None).turned(read(Order.of(None))))
 
 
 # -- sizes

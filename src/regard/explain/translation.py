@@ -19,7 +19,7 @@ TITLES = {
     "cross": "What each word of the translation looked at in the source",
     "encoder": "What the words of the source looked at among themselves",
     "decoder": "What each word of the translation looked at in what was said before",
-    "depends": "There is no attention here: how far each word depended on each word of the source",
+    "depends": "No attention here: how far each word depended on the source",
 }
 BLIND = (
     "none: this system sees the source only as one state of fixed size. Shown is how much the probability of each word would "

@@ -70,47 +70,61 @@ class Reader(nn.Module):
         self.back = _layers(cell, inputs, own, depth, width) if both_ways else None
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, row: Row) -> Kept:
-        """What is kept of each layer when a row is read; of both directions, [onward | back]."""
-        x, after = row.x, []
+    def forward(self, x: Float[Tensor, "B L E"], order: Order) -> Kept:
+        """What is kept of each layer when rows are read that end together; of both directions, [onward | back]."""
+        after = []
         for number, layer in enumerate(self.layers):
             x = self.dropout(x) if number else x
             y, last = layer(x)
             kept = _named(last)
             if self.back is not None:
-                z, other = self.back[number](row.turned(x))
+                z, other = self.back[number](order.turned(x))
                 kept = {name: torch.cat([kept[name], part], -1) for name, part in _named(other).items()}
-                y = torch.cat([y, row.turned(z)], -1)
+                y = torch.cat([y, order.turned(z)], -1)
             x = y
             after.append(kept)
         return _stacked(after)
 
 
 @dataclass(frozen=True)
-class Row:
-    """Embeddings of rows that end together."""
+class Order:
+    """In which order rows are read, so that they end together."""
 
-    x: Float[Tensor, "B L E"]
-    turn: Int[Tensor, "B L"] | None
-    """which column has which in the rows read from their end; None: the rows are full"""
+    columns: Int[Tensor, "B L"] | None = None
+    """which token stands where before any is turned; None: as they are, for the rows are full"""
+    real: Bool[Tensor, "B L"] | None = None
+    """which of these are tokens"""
+    reversed: bool = False
+    """the last token is read first"""
+    back: Int[Tensor, "B L"] | None = None
+    """which column has which in rows that are read the other way round"""
 
     @classmethod
-    def of(cls, x: Float[Tensor, "B L E"], real: Bool[Tensor, "B L"] | None, reversed: bool = False) -> Row:
-        """What is not real is left out; `reversed`: the last token is read first."""
-        if reversed:
-            x, real = x.flip(1), None if real is None else real.flip(1)
+    def of(cls, real: Bool[Tensor, "B L"] | None, reversed: bool = False) -> Order:
+        """What is not real is left out."""
         if real is None:
-            return cls(x, None)
-        order = real.long().argsort(dim=1, stable=True)  # those that are not real first
-        x = picked(x, order) * real.gather(1, order)[..., None]
-        L = x.shape[1]
-        columns = torch.arange(L, device=x.device)
-        first = L - real.sum(1, keepdim=True)
-        return cls(x, torch.where(columns >= first, L - 1 + first - columns, columns))
+            return cls(reversed=reversed)
+        L, lengths = real.shape[1], real.sum(1, keepdim=True)
+        columns = (
+            (real ^ reversed).long().argsort(dim=1, stable=True)
+        )  # those that are not real first, or last to be turned
+        at = torch.arange(L, device=real.device)
+        first = L - lengths
+        return cls(
+            columns, real.gather(1, columns), reversed, torch.where(at >= first, L - 1 + first - at, at.expand_as(real))
+        )
+
+    def ids(self, ids: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
+        return ids if self.columns is None else ids.gather(1, self.columns)
+
+    def laid(self, x: Float[Tensor, "B L E"]) -> Float[Tensor, "B L E"]:
+        """Embeddings of those ids as they are read, 0 before the first token."""
+        x = x if self.real is None else x * self.real[..., None]
+        return x.flip(1) if self.reversed else x
 
     def turned(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        """From end to beginning, and back again; what fills up stays before it."""
-        return x.flip(1) if self.turn is None else picked(x, self.turn)
+        """The other way round, and back again; what fills up stays before it."""
+        return x.flip(1) if self.back is None else picked(x, self.back)
 
 
 def picked(x: Float[Tensor, "B L D"], columns: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:

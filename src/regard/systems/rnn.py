@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.recurrent import CellName, Closed, Kept, Reader, Recurrent, Row
+from regard.nn.recurrent import CellName, Closed, Kept, Order, Reader, Recurrent
 from regard.nn.rolling import Rolling
 from regard.nn.rules import marks
 from regard.nn.tables import Sharing, Tables, check_tables
@@ -80,8 +80,8 @@ PAPER: dict[str, dict[str, Any]] = {
 FULL = Config()
 PRESETS = {
     "rnn-tiny": Preset(
-        replace(FULL, width=160, embedding=160, depth=2, dropout=0.2, vocabulary=10_000, tables="one"),
-        2_419_200,
+        replace(FULL, width=192, embedding=192, depth=1, dropout=0.2, vocabulary=10_000, tables="one"),
+        2_509_824,
         {
             "train": {
                 **PAPER["train"], "steps": 6000, "rate": 2e-3, "warmup": 300, "smoothing": 0.1, "clip": 1.0,
@@ -114,8 +114,9 @@ class EncoderDecoder(nn.Module):
         """What the decoder begins with: the last states of all layers, and what it is fed."""
         if batch.offsets is not None or batch.target_offsets is not None:
             raise ValueError("a recurrent net reads padded rows: it would go on from one document to the next")
-        real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])
-        kept = self.encoder(Row.of(self.dropout(self.tables.of_source(batch.x)), real, self.reversed))
+        order = Order.of(None if batch.mask is None else marks(batch.mask, batch.x.shape[1]), self.reversed)
+        x = self.dropout(self.tables.of_source(order.ids(batch.x)))
+        kept = self.encoder(order.laid(x), order)
         return {**kept, "fed": kept["h"][:, -1]} if self.feeds else kept
 
     def decode(self, ids: Int[Tensor, "B L"], kept: Kept) -> tuple[Float[Tensor, "B L W"], Kept]:
