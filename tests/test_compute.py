@@ -31,6 +31,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
     chosen: list[str] = []
     compute: Any = SimpleNamespace(device=torch.device("cuda"), recordable=more.pop("recordable", True), world=World())
+    compute.compiles = more.pop("compiles", True)
     compute.way, fails = "", more.pop("fails", False)
 
     def take(way: str) -> None:
@@ -66,6 +67,18 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
 
 def test_shapes_that_change_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(monkeypatch, {"plain": 0.001}, 50, recordable=False)[0] == ["plain"]
+
+
+def test_a_system_that_gains_nothing_by_compiling_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked in ("auto", "on"):
+        chosen, said, chooser = choose(
+            monkeypatch, {"plain": 1.0}, 400, recordable=False, compiles=False, compile=asked
+        )
+        assert chosen == ["plain"] and not chooser.trying
+        assert len(said) == (asked == "on") and "failed" not in "".join(said)
+    model = tiny("rnnsearch")
+    compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=False)
+    assert not compute.compiles
 
 
 def test_what_was_found_before_an_interruption_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from regard.data.plan import Packs
 from regard.data.tagged import Tagged
 from regard.data.texts import Passage
 from regard.model import Identity, Model, assemble
-from regard.systems import SYSTEMS, bert, decoder, gpt1, gpt2, gpt3, longformer, roformer, transformer
+from regard.systems import SYSTEMS, bert, decoder, gpt1, gpt2, gpt3, longformer, rnn, rnnsearch, roformer, transformer
 from regard.tasks import TASKS
 from regard.tasks.language import documents
 from regard.waists import Batch
@@ -77,10 +77,11 @@ ENCODER: dict[str, Any] = {
 WORDS = _some_tagged([6, 1, 2, 9, 3], 23)
 ASKED: dict[str, Any] = {"task": "tag", "labels": ("O", "B-A", "I-A", "B-B", "I-B")}
 TEXTS = _some_texts([6, 0, 2, 7, 3], 22)
+PAIRS = _some_pairs([(4, 6), (1, 3), (7, 2), (3, 7), (5, 0)], 23)
 TINY: dict[str, Tiny] = {
     "transformer": Tiny(
         transformer.Config(width=12, depth=2, decoder_depth=3, heads=3, hidden=20, vocabulary=23, length=40),
-        _some_pairs([(4, 6), (1, 3), (7, 2), (3, 7), (5, 0)], 23),
+        PAIRS,
         {
             "pre-norm": {"norm": "pre"},
             "interleaved": {"positions": "interleaved"},
@@ -131,6 +132,29 @@ TINY: dict[str, Tiny] = {
             "dilated": {"dilation": (1, 2, 1), "undilated": 1}, "one window": {"windows": (4,)},
             "rotary": {"relative": "rotary"}, "rotary halves": {"relative": "rotary-halves"},
         }, **ASKED,
+    ),
+    "rnn": Tiny(
+        rnn.Config(width=10, embedding=7, depth=3, dropout=0.2, vocabulary=23),
+        PAIRS,
+        {
+            "plain": {"cell": "rnn", "reversed": False},
+            "gru, both ways": {"cell": "gru", "both_ways": True},
+            "both ways": {"both_ways": True, "depth": 2, "reversed": False},
+            "fed": {"feeds": True, "tables": "two"},
+            "fed, one layer, one table": {"feeds": True, "depth": 1, "embedding": 10, "tables": "one"},
+            "more words in the source": {"source_vocabulary": 31},
+        },
+    ),
+    "rnnsearch": Tiny(
+        rnnsearch.Config(
+            width=10, encoder_width=6, embedding=7, inner=8, maxout=9, dropout=0.2, vocabulary=23, source_vocabulary=29
+        ),
+        PAIRS,
+        {
+            "dot": {"score": "dot", "encoder_width": 5},
+            "general, one table": {"score": "general", "maxout": 7, "tables": "one", "source_vocabulary": 0},
+            "unbiased": {"bias": False, "tables": "two", "source_vocabulary": 0},
+        },
     ),
 }  # fmt: skip
 

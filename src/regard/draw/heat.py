@@ -65,7 +65,9 @@ def heat(
         return [[item] for item in made(width)]
 
     with styled():
-        whole = layer is None and head is None
+        # of one layer with one head all is said by one large matrix, unless something stands above it
+        bare = all(item.single for item in maps) and reading is None and decided is None
+        whole = layer is None and head is None and not bare
         sheet = _overview(ordered, title, above) if whole else _chosen(ordered, title, layer, head)
         return sheet.save(path, ending)
 
@@ -96,6 +98,7 @@ class Panel:
     board: float
     cuts: tuple[int, ...] = ()
     rooted: bool = False
+    depends: bool = False
     largest: float = 0.56
     """inches of a cell, however few there are"""
     lowest: float = 0.0
@@ -145,13 +148,14 @@ class Panel:
 
 
 def panel_of(item: AttentionMap, layer: int, head: int | None, board: float) -> Panel:
-    shown = f"layer {layer} of {item.layers}, " + (
+    shown = f" · layer {layer} of {item.layers}, " + (
         f"head {head} of {item.heads}" if head else f"mean of {item.heads} heads" if item.heads > 1 else "its one head"
     )
+    verb = "depends on" if item.depends else "looks at"
     matrix = item.view(layer, head)
     return Panel(
         title=item.title,
-        subtitle=f"each row looks at the columns · {shown}",
+        subtitle=f"each row {verb} the columns" + ("" if item.single else shown),
         rows=tuple(label(token) for token in item.queries),
         columns=tuple(label(token) for token in item.keys),
         matrix=matrix,
@@ -159,6 +163,7 @@ def panel_of(item: AttentionMap, layer: int, head: int | None, board: float) -> 
         board=board,
         cuts=item.cuts,
         rooted=item.rooted,
+        depends=item.depends,
     )
 
 
@@ -264,7 +269,8 @@ def draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: float
     if panel.cell >= 0.34:
         _draw_values(axes, panel)
     half = f"{most / 4:.2g}" if panel.rooted else f"{most / 2:.2g}"
-    names = ("0", half, f"{most:.2g} of the row's attention" + (", by the square root" if panel.rooted else ""))
+    unit = "of what the row depends on" if panel.depends else "of the row's attention"
+    names = ("0", half, f"{most:.2g} {unit}" + (", by the square root" if panel.rooted else ""))
     sheet.bar(left + panel.left, top + begin + high + 0.22, min(wide, 2.4), ramp(LIGHT), most, names)
 
 

@@ -31,6 +31,8 @@ class AttentionMap:
     """whether colours go by the square root, so that what is spread over thousands of tokens is seen too"""
     by: Literal["tokens", "layers"] = "tokens"
     """what the rows are; where they are layers, there is one layer only"""
+    depends: bool = False
+    """whether rows say how far they depend on the columns, by gradients: of systems that do not look"""
 
     def __post_init__(self) -> None:
         shape = self.weights.shape
@@ -52,6 +54,11 @@ class AttentionMap:
     @property
     def heads(self) -> int:
         return int(self.weights.shape[1])
+
+    @property
+    def single(self) -> bool:
+        """One layer of one head: there is nothing to choose from."""
+        return self.layers == self.heads == 1
 
     def strongest(self, weights: NDArray[np.floating]) -> float:
         """What the strongest colour means: the largest of these that is of one key, and so much of an even share at least

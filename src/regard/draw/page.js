@@ -105,7 +105,7 @@ function showView() {
   seen.grid = drawGrid(map, seen.weights, seen.most);
   find("#grid canvas").setAttribute("aria-label", `${map.title}: ${map.rows.length} rows by ${map.columns.length} columns, ${shownName()}`);
   find("#deck .ramp").style.background = `linear-gradient(90deg, ${stopsOf(data).join(", ")})`;
-  find("#most").textContent = `${percent(seen.most)} of a row’s attention${map.rooted ? ", by the square root" : ""}`;
+  find("#most").textContent = `${percent(seen.most)} of ${map.depends ? "what a row depends on" : "a row’s attention"}${map.rooted ? ", by the square root" : ""}`;
 }
 
 function show(everything) {
@@ -113,9 +113,13 @@ function show(everything) {
   hideTip();
   showTabs();
   find("#heading").textContent = map.title;
+  const single = map.layers === 1 && map.heads === 1;
+  find("#deck").classList.toggle("single", single);
+  find("#deck .choose").hidden = find(".overview").hidden = single;
   find("#layers").parentElement.hidden = map.by === "layers";
-  const how = state.view === "grid" ? "Each row looks at the columns." : "Point at a token to see its arcs alone.";
-  find("#shown").textContent = `${shownName()[0].toUpperCase()}${shownName().slice(1)}. ${how}`;
+  const row = `Each row ${map.depends ? "depends on" : "looks at"} the columns.`;
+  const how = state.view === "grid" ? row : "Point at a token to see its arcs alone.";
+  find("#shown").textContent = single ? how : `${shownName()[0].toUpperCase()}${shownName().slice(1)}. ${how}`;
   buttons(find("#layers"), map.layers, state.layer, (layer) => choose({ layer }));
   buttons(find("#heads"), map.heads, state.head, (head) => choose({ head }));
   seen.weights = matrix(map, state.layer, state.head);
@@ -123,8 +127,8 @@ function show(everything) {
   showView();
   if (everything) paintStrip();
   if (everything) paintWhy();
-  if (everything) seen.tiles = drawOverview(map);
-  showRing();
+  if (everything && !single) seen.tiles = drawOverview(map);
+  if (!single) showRing();
   if (find("#words").open) showWords();
 }
 
@@ -168,7 +172,7 @@ function overGrid(event) {
   const share = document.createElement("span");
   share.className = "big";
   share.textContent = `${(seen.weights[row * map.columns.length + column] * 100).toFixed(1)} %`;
-  tip(event, [bold(map.rows[row]), " looked at ", bold(map.columns[column]), share]);
+  tip(event, [bold(map.rows[row]), map.depends ? " depended on " : " looked at ", bold(map.columns[column]), share]);
 }
 
 // The tile under the pointer; a number in the margin stands for the mean of its row or column.

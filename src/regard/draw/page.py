@@ -67,6 +67,7 @@ def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None, decided: 
                 "by": item.by,
                 "cuts": item.cuts,
                 "rooted": item.rooted,
+                "depends": item.depends,
                 "weights": np.rint(np.asarray(item.weights, dtype=np.float64) * SCALE).astype(int).tolist(),
             }
             for item in maps

@@ -214,8 +214,8 @@ function drawArcs(map, weights, most, least) {
     ...map.columns.map((label, at) => arcToken(label, at, "key", right + pad, place(1, at), right, widths[1], size, height / counts[1])),
   ];
   const sides = [
-    element("text", { class: "side", x: left - pad, y: 14, "text-anchor": "end" }, "looks …"),
-    element("text", { class: "side", x: right + pad, y: 14 }, "… at"),
+    element("text", { class: "side", x: left - pad, y: 14, "text-anchor": "end" }, map.depends ? "depends …" : "looks …"),
+    element("text", { class: "side", x: right + pad, y: 14 }, map.depends ? "… on" : "… at"),
   ];
   const middle = { class: "none", x: (left + right) / 2, y: top + height / 2, "text-anchor": "middle" };
   if (!paths.length) sides.push(element("text", middle, "nothing so strong"));

@@ -58,6 +58,8 @@ class Explanation:
             from regard.draw.page import page
 
             title = "What the model looked at" if self.decided is None else "What counted for the answer"
+            if any(item.depends for item in self.maps):
+                title = "What the words depended on"
             return page(
                 self.maps, path, title=title, note=self.title, facts=self.facts, reading=self.reading,
                 decided=self.decided,

@@ -1,4 +1,4 @@
-"""What a translator looked at: encoder, decoder and cross-attention of every layer and head."""
+"""What a translator looked at: every attention that its body has, or what its words depended on where it has none."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import torch
 
 from regard.draw.maps import AttentionMap
 from regard.errors import RegardError
+from regard.explain.depending import depended
 from regard.explain.explanation import Explanation
 from regard.explain.looking import layers, look
+from regard.nn.align import Align
+from regard.nn.attention import Attention
+from regard.nn.watch import attention_names
 from regard.tasks.asked import Asked
-from regard.waists import Batch, Seen
+from regard.waists import Batch
 
 TITLES = {
     "cross": "What each word of the translation looked at in the source",
     "encoder": "What the words of the source looked at among themselves",
     "decoder": "What each word of the translation looked at in what was said before",
+    "depends": "No attention here: how far each word depended on the source",
 }
-PLACES = {
-    "cross": ("decoder.blocks", "cross"),
-    "encoder": ("encoder.blocks", "attend"),
-    "decoder": ("decoder.blocks", "attend"),
-}
+BLIND = (
+    "none: this system sees the source only as one state of fixed size. Shown is how much the probability of each word would "
+    "change with each word of the source (the length of the gradient, rows sum to 1)."
+)
 
 
 def explain_translation(model: Asked, source: str, target: str | None = None) -> Explanation:
@@ -36,26 +40,36 @@ def explain_translation(model: Asked, source: str, target: str | None = None) ->
     said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["ids"])
     x = torch.tensor(model.task.source_ids(text, [source], config), device=model.device)
     read = torch.tensor([[config.start, *said]], device=model.device)
-    seen, logs = look(model, Batch(x, target=read))
-    says = [*said, config.end]
+    batch, says = Batch(x, target=read), [*said, config.end]
+    seen, logs = look(model, batch)
     sure = logs[torch.arange(len(says)), torch.tensor(says)].exp().tolist()
-    keys, queries = text.pieces(x[0].tolist()), text.pieces(says)
-    read_pieces = text.pieces(read[0].tolist())
+    keys, queries = tuple(text.pieces(x[0].tolist())), tuple(text.pieces(says))
+    read_pieces = tuple(text.pieces(read[0].tolist()))
     labels = {"cross": (queries, keys), "encoder": (keys, keys), "decoder": (read_pieces, read_pieces)}
-    maps = tuple(
-        AttentionMap(
-            name, TITLES[name], tuple(labels[name][0]), tuple(labels[name][1]), layers(seen, _names(seen, name))
-        )
-        for name in PLACES
-    )
+    kinds = attention_kinds(model)
+    maps = [
+        AttentionMap(kind, TITLES[kind], *labels[kind], layers(seen, [name for name in kinds if kinds[name] == kind]))
+        for kind in labels
+        if kind in kinds.values()
+    ]
     facts = {"probability of each token": _chances(queries, sure)}
-    return Explanation(title=f"{source} → {answered}", maps=maps, facts=facts)
+    if not maps:
+        weights = depended(model, batch, says)[None, None]
+        maps.append(AttentionMap("depends", TITLES["depends"], queries, keys, weights, depends=True))
+        facts = {"attention": BLIND, **facts}
+    return Explanation(title=f"{source} → {answered}", maps=tuple(maps), facts=facts)
 
 
-def _names(seen: Seen, kind: str) -> list[str]:
-    stack, part = PLACES[kind]
-    return [name for name in seen.names() if name.startswith(stack + ".") and name.endswith("." + part)]
+def attention_kinds(model: Asked) -> dict[str, str]:
+    """What each attention of a translator connects: translation and source (`cross`), or one of them with itself."""
+    return {name: _kind(name, module) for name, module in attention_names(model.body).items()}
 
 
-def _chances(pieces: list[str], chances: list[float]) -> str:
+def _kind(name: str, module: Attention | Align) -> str:
+    if isinstance(module, Align) or module.crossing:
+        return "cross"
+    return "encoder" if name.startswith("encoder.") else "decoder"
+
+
+def _chances(pieces: tuple[str, ...], chances: list[float]) -> str:
     return " | ".join(f"{piece} {chance:.2f}" for piece, chance in zip(pieces, chances, strict=True))

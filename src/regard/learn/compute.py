@@ -55,6 +55,9 @@ class Compute:
         self.settings, self.device, self.world = settings, device, world
         self.steady = steady
         self.recordable = steady and device.type == "cuda" and world.size == 1
+        body = getattr(getattr(loss, "model", None), "body", None)
+        self.compiles: bool = getattr(body, "compiles", True)
+        """whether torch.compile is worth a try: of loops over tokens it would write out every step, anew for each length"""
         self.parameters = [p for p in loss.parameters() if p.requires_grad]
         if device.type == "cpu":
             keep_freed_memory()
@@ -183,8 +186,11 @@ class Chooser:
         base: Way = "graph" if compute.recordable else "plain"
         asked: dict[str, Way] = {"off": "plain", "graph": base, "on": "compiled"}
         cuda = compute.device.type == "cuda"
-        self.trying = settings.compile == "auto" and cuda and not known
+        self.trying = settings.compile == "auto" and cuda and not known and compute.compiles
         way = asked.get(settings.compile, base)
+        if way == "compiled" and not compute.compiles:
+            say("  train.compile=on: torch.compile has nothing to gain on this system, which is computed without it")
+            way = base
         if known in WORDS and settings.compile == "auto" and cuda:  # what was found before the run was interrupted
             way = known  # type: ignore[assignment]
         if way == "compiled":

@@ -27,9 +27,11 @@ class Rolling:
     def fresh(cls, own: Mapping[str, Tensor], context: Mapping[str, Tensor] | None = None) -> Rolling:
         first = next(iter(own.values()))
         at = torch.zeros(len(first), dtype=torch.long, device=first.device)
-        return cls(at, {name: tensor.contiguous() for name, tensor in own.items()}, dict(context or {}))
+        # copies: what is written over at every step must not lie in what another name holds
+        own = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in own.items()}
+        return cls(at, own, dict(context or {}))
 
-    def put(self, steps: int = 1, **own: Tensor) -> None:
+    def put(self, steps: int = 1, /, **own: Tensor) -> None:
         """After so many more tokens of each row."""
         for name, tensor in own.items():
             self.own[name].copy_(tensor)

@@ -114,6 +114,10 @@ def _packs(order: Order, prepared: Prepared, where: torch.device, console: Conso
     settings: Train = order.settings.train
     able = where.type == "cuda" and autocasts(where, settings) and packed_kernel() and packs(prepared.config)
     packed = settings.packed == "on" or (settings.packed == "auto" and able)
+    if packed and not getattr(prepared.config, "packs", True):
+        raise SettingError(
+            "train.packed=on: this system goes from token to token and reads padded rows. Leave it at auto."
+        )
     packed = packed if begun is None else begun
     if packed:  # full windows of long texts need no packing
         task = order.identity.task

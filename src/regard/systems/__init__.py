@@ -15,6 +15,8 @@ from regard.systems import (
     imagegpt,
     longformer,
     resnet,
+    rnn,
+    rnnsearch,
     roformer,
     swin,
     transformer,
@@ -27,6 +29,7 @@ SYSTEMS: dict[str, System] = {
     for system in (
         transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM,
         longformer.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, resnet.SYSTEM, bit.SYSTEM, swin.SYSTEM, imagegpt.SYSTEM, dpt.SYSTEM,
+        rnn.SYSTEM, rnnsearch.SYSTEM,
     )
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ def check_sizes(config: Any, sizes: Sequence[str], shares: Sequence[str]) -> Non
             raise SettingError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
     if not 0 <= getattr(config, "end", 0) < config.vocabulary:
         raise SettingError(f"model.end {config.end} is no token of a vocabulary of {config.vocabulary}.")
-    if config.width % config.heads:
+    if config.width % getattr(config, "heads", 1):
         raise SettingError(f"model.width {config.width} cannot be divided among model.heads {config.heads}.")
     for name in shares:
         if not 0 <= getattr(config, name) < 1:

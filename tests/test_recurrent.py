@@ -1,0 +1,253 @@
+"""Recurrent translators in the one search: step by step, in beams, recorded, in company; and from the command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from conftest import Pairs, write_pairs
+from regard.decode.recorded import _shelves, recorded
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.errors import SettingError
+from regard.model import Model
+from regard.waists import Batch
+from test_fixed import SETTINGS, asked
+from tiny import CASES, near, tiny
+
+cases = pytest.mark.parametrize(("name", "label"), [case for case in CASES if case[0] in ("rnn", "rnnsearch")])
+
+
+def logits(model: Model, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return model.body.read(model.body(batch).sequence)
+
+
+@cases
+@pytest.mark.parametrize("prompt", [1, 3])
+def test_steps_are_teacher_forcing(name: str, label: str, prompt: int) -> None:
+    model = tiny(name, label)
+    batch, _ = asked(4, model)
+    target = torch.randint(3, 20, (4, 6), generator=torch.Generator().manual_seed(2))
+    right = logits(model, replace(batch, target=target))
+    with torch.no_grad():
+        state = model.body.start(replace(batch, target=target[:, :prompt]))
+        assert state.at.tolist() == [prompt - 1] * 4
+        places = [tensor.data_ptr() for tensor in state.tensors()]
+        for at in range(prompt - 1, 6):
+            near(model.body.step(target[:, at], state), right[:, at])
+        assert [tensor.data_ptr() for tensor in state.tensors()] == places and state.at.tolist() == [6] * 4
+
+
+@cases
+def test_beams_exchange_their_pasts_and_rows_leave(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch, _ = asked(3, model)
+    start, owners = torch.tensor([[1], [4], [5]]), torch.tensor([0, 0, 1, 1, 2, 2])
+    with torch.no_grad():
+        state = model.body.start(replace(batch, target=start))
+        state.widen(2)
+        paths = start.repeat_interleave(2, 0)[:, :0]
+        for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
+            tokens = start.repeat_interleave(2, 0)[:, 0] if number == 0 else torch.arange(len(paths)) + 7 * number
+            paths = torch.cat([paths, tokens[:, None]], 1)
+            whole = replace(batch, x=batch.x[owners], mask=batch.mask[owners], target=paths)  # type: ignore[index]
+            near(model.body.step(tokens, state), logits(model, whole)[:, -1])
+            state.reorder(torch.tensor(rows))
+            paths = paths[rows]
+            if number == 1:  # the second source leaves
+                kept = [4, 5, 0, 1]
+                state.keep(torch.tensor(kept))
+                paths, owners = paths[kept], owners[kept]
+
+
+@cases
+@pytest.mark.parametrize("lengths", [(3, 7), (7, 3)])
+def test_rows_join_others_that_have_said_more(name: str, label: str, lengths: tuple[int, int]) -> None:
+    model = tiny(name, label)
+    parts = []
+    for seed, length in enumerate(lengths):
+        x = torch.randint(3, 23, (2, length), generator=torch.Generator().manual_seed(seed))
+        mask = torch.tensor([length, length - 1]) if seed else None
+        parts.append(Batch(x, mask, torch.tensor([[1, 8, 9], [1, 9, 8]])[:, : 3 - seed]))
+    with torch.no_grad():
+        states = [model.body.start(part) for part in parts]
+        states[0].join(states[1])
+        ours = model.body.step(torch.tensor([9, 8, 8, 9]), states[0])
+    assert states[0].at.tolist() == [3, 3, 2, 2]
+    near(ours, torch.cat([logits(model, part)[:, -1] for part in parts]))
+
+
+@cases
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(name: str, label: str, settings: Decode) -> None:
+    model = tiny(name, label)
+    batch, limits = asked(5, model)
+    requests, end = np.arange(5) + 7, model.config.end
+    right = search(model.body, batch, end, limits, settings, requests, (model.config.pad,))
+    for row in range(5):
+        alone = batch.rows(torch.tensor([row]))
+        length = int(alone.mask[0])  # type: ignore[index]
+        alone = replace(alone, x=alone.x[:, :length], mask=None)
+        (own,) = search(model.body, alone, end, limits[row : row + 1], settings, requests[row : row + 1], (0,))
+        same(own, right[row])
+    with torch.inference_mode():
+        for _ in range(2):  # the second time in the tensors of the first
+            found = recorded(model.body, batch, end, limits, settings, requests, torch.tensor([0]), graph=False)
+            assert found is not None
+            for mine, theirs in zip(found, right, strict=True):
+                same(mine, theirs)
+    assert len(_shelves[model.body].recordings) == 1
+
+
+def same(ours: Any, right: Any) -> None:
+    assert [(found.tokens, found.ended) for found in ours] == [(found.tokens, found.ended) for found in right]
+    for mine, theirs in zip(ours, right, strict=True):
+        assert mine.score == pytest.approx(theirs.score, rel=1e-9) and mine.logs == pytest.approx(theirs.logs, rel=1e-8)
+
+
+@cases
+def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -> None:
+    """Two tokens at most: every answer is scored by teacher forcing."""
+    model, V, end = tiny(name, label), 23, 2
+    batch = Batch(torch.tensor([[5, 9, 2]]), None, torch.tensor([[1]]))
+    (found,) = search(model.body, batch, end, torch.tensor([2]), Decode(beam=V, penalty=0.0))
+    first = logits(model, batch).log_softmax(-1)[0, 0]
+    target = torch.tensor([[1, token] for token in range(V)])
+    second = logits(model, replace(batch, x=batch.x.expand(V, -1), target=target)).log_softmax(-1)[:, 1]
+    totals = {(): float(first[end])}
+    for token in range(V):
+        if token != end:
+            totals |= {
+                ((token, other) if other != end else (token,)): float(first[token] + second[token, other])
+                for other in range(V)
+            }
+    best = max(totals, key=lambda said: totals[said])
+    assert found[0].tokens == best and found[0].score == pytest.approx(totals[best], rel=1e-9)
+
+
+# -- from the command line, and what is shown of them
+
+SMALL = {
+    "rnn": ("model.width=24", "model.embedding=24", "model.both_ways=true"),
+    "rnnsearch": ("model.width=24", "model.encoder_width=12", "model.embedding=16", "model.maxout=16", "model.inner=8"),
+}
+USUAL = (
+    "data.vocabulary=400", "train.tokens=512", "train.rate=5e-3", "train.warmup=2", "train.steps=6", "train.every=3",
+    "train.average=0", "data.share=0.1", "decode.beam=2", "data.score=8",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["rnn", "rnnsearch"])
+def run(request: pytest.FixtureRequest, pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    data = write_pairs(folder / "pairs.tsv", pairs[:80])
+    settings = (*SMALL[request.param], *USUAL)
+    regard.train("translate", [str(data)], model=f"{request.param}-tiny", out=folder / "run", settings=settings)
+    return folder / "run"
+
+
+def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) -> None:
+    from regard.runs.evaluating import evaluate
+    from regard.runs.info import info
+
+    model = regard.load(run)
+    assert json.loads((run / "config.json").read_text())["model_type"] == "regard"
+    answers = model.answer(["the old women danced", "", "the cat"])
+    assert [type(answer.value) for answer in answers] == [str] * 3 and answers[1].value == ""
+    assert answers[0].tokens == model.answer("the old women danced").tokens
+    assert set(evaluate(run, device="cpu").scores) >= {"bleu", "chrf", "exact"}
+    told = info(str(run))
+    assert told.flops > 0 and told.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_a_run_that_goes_on_is_the_same_bit_for_bit(run: Path, tmp_path: Path) -> None:
+    from conftest import stopped_in
+
+    name, data = regard.load(run).identity.system.name, run.parent / "pairs.tsv"
+    given: dict[str, Any] = {
+        "model": f"{name}-tiny", "out": tmp_path / "run", "settings": (*SMALL[name], *USUAL), "device": "cpu",
+    }  # fmt: skip
+    with stopped_in(4):
+        regard.train("translate", [str(data)], **given)
+    regard.train("translate", [str(data)], **given, resume=True)
+    ours, right = regard.load(tmp_path / "run").state_dict(), regard.load(run).state_dict()
+    assert all(torch.equal(ours[key], right[key]) for key in right)
+
+
+def test_packed_rows_are_refused_in_words(run: Path, tmp_path: Path) -> None:
+    name = regard.load(run).identity.system.name
+    settings = (*SMALL[name], *USUAL, "train.packed=on")
+    with pytest.raises(SettingError, match="padded rows"):
+        regard.train(
+            "translate", [str(run.parent / "pairs.tsv")], model=f"{name}-tiny", out=tmp_path / "r", settings=settings
+        )
+
+
+SOURCE, SAID = "the old women danced", "die alten Frauen tanzten"
+
+
+def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path, tmp_path: Path) -> None:
+    model = regard.load(run).double()
+    found = model.explain(SOURCE, SAID)
+    (item,) = found.maps
+    text, config = model.text_or_refuse(), model.config
+    x = torch.tensor([[*text.encode([SOURCE])[0], config.end]])
+    read = torch.tensor([[config.start, *text.encode([SAID])[0]]])
+    assert item.weights.shape == (1, 1, read.shape[1], x.shape[1]) and item.single
+    np.testing.assert_allclose(item.weights.sum(-1), 1, atol=1e-5)
+    aligns = model.identity.system.name == "rnnsearch"
+    assert (item.name, item.depends, "attention" in found.facts) == (
+        ("cross", False, False) if aligns else ("depends", True, True)
+    )
+    if aligns:
+        context, s = model.body.encode(Batch(x))
+        y = model.body.tables.of_target(read)
+        for at in range(read.shape[1]):
+            alpha = model.body.decoder.align.weights(s[:, None], context)[0, 0]
+            np.testing.assert_allclose(item.weights[0, 0, at], alpha.detach(), atol=1e-6)
+            s = model.body.decoder.turn(model.body.decoder.cell.given(y[:, at]), s, context)[0]
+    else:
+        near(torch.from_numpy(item.weights[0, 0]).double(), by_differences(model, x, read, config.end), 1e-4)
+        assert "fixed size" in found.facts["attention"]
+    assert not any(module._forward_hooks for module in model.modules())
+    for suffix in ("png", "svg", "html"):
+        path = found.save(tmp_path / f"map.{suffix}")
+        assert path.stat().st_size > 5000
+    drawn, page = (tmp_path / "map.svg").read_text("utf-8"), (tmp_path / "map.html").read_text("utf-8")
+    verb = "looks at" if aligns else "depends on"
+    assert f"each row {verb} the columns" in drawn and "Every layer" not in drawn
+    assert ("What the model looked at" if aligns else "What the words depended on") in page
+
+
+def by_differences(model: Model, x: Tensor, read: Tensor, end: int) -> Tensor:
+    """The length of each gradient, from log-probabilities at embeddings a little to either side."""
+    says, step = [*read[0, 1:].tolist(), end], 1e-5
+    E = model.config.embedding
+    sizes = torch.zeros(len(says), x.shape[1], E, dtype=torch.float64)
+    for column in range(x.shape[1]):
+        for channel in range(E):
+            sides = []
+            for sign in (1, -1):
+
+                def moved(_: Any, args: Any, out: Tensor, move: float = sign * step) -> Tensor:
+                    out = out.clone()
+                    if args[0] is x:
+                        out[0, column, channel] += move  # noqa: B023
+                    return out
+
+                tables = model.body.tables
+                handle = (tables.source or tables.target).register_forward_hook(moved)
+                sides.append(logits(model, Batch(x, target=read))[0].log_softmax(-1)[range(len(says)), says])
+                handle.remove()
+            sizes[:, column, channel] = (sides[0] - sides[1]) / (2 * step)
+    lengths = sizes.norm(dim=-1)
+    return lengths / lengths.sum(-1, keepdim=True)

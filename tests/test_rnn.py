@@ -1,0 +1,272 @@
+"""The recurrent encoder–decoder against loops over its units, and against torch's layers on packed sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.errors import SettingError
+from regard.model import Model
+from regard.nn.recurrent import Order
+from regard.systems import rnn
+from regard.waists import Batch
+from tiny import gradients, near, noise, noisy, tiny
+
+Vector = list[Tensor]
+Matrix = list[Vector]
+
+X = torch.tensor([[5, 3, 6, 2], [4, 2, 0, 0], [6, 6, 2, 0]])
+LENGTHS = torch.tensor([4, 2, 3])
+TARGET = torch.tensor([[1, 4, 5], [1, 3, 0], [1, 6, 3]])
+SIZES: dict[str, Any] = {"width": 4, "embedding": 3, "depth": 2, "vocabulary": 7}
+
+
+# -- loops
+
+
+def numbers(matrix: Tensor) -> Matrix:
+    return [list(row.unbind()) for row in matrix.unbind()]
+
+
+def times(matrix: Matrix, vector: Vector) -> Vector:
+    found = []
+    for row in matrix:
+        total = torch.zeros((), dtype=torch.float64)
+        for weight, value in zip(row, vector, strict=True):
+            total = total + weight * value
+        found.append(total)
+    return found
+
+
+def plus(*vectors: Vector) -> Vector:
+    return [sum(values[1:], values[0]) for values in zip(*vectors, strict=True)]
+
+
+def each(function: Callable[[Tensor], Tensor], vector: Vector) -> Vector:
+    return [function(value) for value in vector]
+
+
+def by(*vectors: Vector) -> Vector:
+    return [one * other for one, other in zip(*vectors, strict=True)]
+
+
+def cell(kind: str, given: Matrix, kept: Matrix, x: Vector, h: Vector, c: Vector) -> tuple[Vector, Vector]:
+    """One step by the equations; gates in torch's order: i f g o of an LSTM, r z n of a GRU."""
+    W = len(h)
+    sums, own = times(given, x), times(kept, h)
+    part = [slice(W * n, W * (n + 1)) for n in range(4)]
+    if kind == "rnn":
+        return each(torch.tanh, plus(sums, own)), c
+    if kind == "gru":
+        r = each(torch.sigmoid, plus(sums[part[0]], own[part[0]]))
+        z = each(torch.sigmoid, plus(sums[part[1]], own[part[1]]))
+        n = each(torch.tanh, plus(sums[part[2]], by(r, own[part[2]])))
+        return [(1 - z[k]) * n[k] + z[k] * h[k] for k in range(W)], c
+    i, f, o = (each(torch.sigmoid, plus(sums[part[k]], own[part[k]])) for k in (0, 1, 3))
+    g = each(torch.tanh, plus(sums[part[2]], own[part[2]]))
+    c = plus(by(f, c), by(i, g))
+    return by(o, each(torch.tanh, c)), c
+
+
+def run(model: Model, prefix: str, xs: Matrix, h: Vector, c: Vector) -> tuple[Matrix, Vector, Vector]:
+    """A layer over what it reads."""
+    weights = dict(model.body.named_parameters())
+    given, kept = numbers(weights[f"{prefix}.weight_ih_l0"]), numbers(weights[f"{prefix}.weight_hh_l0"])
+    out = []
+    for x in xs:
+        h, c = cell(model.config.cell, given, kept, x, h, c)
+        out.append(h)
+    return out, h, c
+
+
+def looped(model: Model, source: list[int], target: list[int]) -> Tensor:
+    """(T, V) logits of one row, token by token and unit by unit."""
+    weights, config = dict(model.body.named_parameters()), model.config
+    table = numbers(weights["tables.target.weight"])
+    read_by = numbers(weights["tables.source.weight"]) if "tables.source.weight" in weights else table
+    xs = [read_by[token] for token in source]
+    xs = xs[::-1] if config.reversed else xs
+    W = config.width // (2 if config.both_ways else 1)
+    nothing = [torch.zeros((), dtype=torch.float64)] * W
+    states = []
+    for layer in range(config.depth):
+        onward, h, c = run(model, f"encoder.layers.{layer}", xs, nothing, nothing)
+        if config.both_ways:
+            back, *last = run(model, f"encoder.back.{layer}", xs[::-1], nothing, nothing)
+            onward = [[*one, *other] for one, other in zip(onward, back[::-1], strict=True)]
+            h, c = [*h, *last[0]], [*c, *last[1]]
+        xs = onward
+        states.append((h, c))
+    fed = states[-1][0] if config.feeds else []
+    ys = [[*table[token], *fed] for token in target]
+    for layer, (h, c) in enumerate(states):
+        ys = run(model, f"decoder.layers.{layer}", ys, h, c)[0]
+    out = table if config.tables == "one" else numbers(weights["tables.output.weight"])
+    return torch.stack([torch.stack(times(out, y)) for y in ys])
+
+
+CELLS = ("rnn", "gru", "lstm")
+FORMS: list[dict[str, Any]] = [
+    {"reversed": False},
+    {"reversed": True, "tables": "two"},
+    {"both_ways": True, "reversed": False, "feeds": True},
+    {"both_ways": True, "reversed": True, "depth": 1},
+    {"feeds": True, "depth": 1, "embedding": 4, "tables": "one"},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_logits_and_gradients_are_those_of_loops_over_the_equations(cell: str, form: dict[str, Any]) -> None:
+    model = tiny("rnn", cell=cell, **{**SIZES, **form})
+    ours = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    rows, lengths = (0, 1), (3, 2)  # the longest source, and one that is padded on both sides
+    right = [
+        looped(model, X[row, : LENGTHS[row]].tolist(), TARGET[row, :n].tolist())
+        for row, n in zip(rows, lengths, strict=True)
+    ]
+    for row, n, logits in zip(rows, lengths, right, strict=True):
+        near(ours[row, :n], logits)
+    pull = [noise(*logits.shape, seed=row) for row, logits in enumerate(right)]
+    mine = sum((ours[row, :n] * p).sum() for row, n, p in zip(rows, lengths, pull, strict=True))
+    theirs = sum((logits * p).sum() for logits, p in zip(right, pull, strict=True))
+    found, wanted = gradients(model.body, mine), gradients(model.body, theirs)  # type: ignore[arg-type]
+    assert set(found) == set(wanted) == set(dict(model.body.named_parameters()))
+    for name, gradient in wanted.items():
+        near(found[name], gradient, 1e-11)
+
+
+# -- torch's layers
+
+
+TORCHS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+def torchs(model: Model) -> tuple[Any, Any]:
+    """Its layers in one module for each side, with the same parameters."""
+    config, kind = model.config, TORCHS[model.config.cell]
+    ways = 2 if config.both_ways else 1
+    fed = config.width if config.feeds else 0
+    usual: dict[str, Any] = {"num_layers": config.depth, "bias": False, "batch_first": True, "dtype": torch.float64}
+    encoder = kind(config.embedding, config.width // ways, bidirectional=ways == 2, **usual)
+    decoder = kind(config.embedding + fed, config.width, **usual)
+    for module, side in ((encoder, model.body.encoder), (decoder, model.body.decoder)):
+        for layer, way, part in product(range(config.depth), range(ways), ("ih", "hh")):
+            if way and module is decoder:
+                continue
+            ours = (side.back if way else side.layers)[layer]
+            theirs = getattr(module, f"weight_{part}_l{layer}{'_reverse' * way}")
+            theirs.data.copy_(getattr(ours, f"weight_{part}_l0"))
+    return encoder, decoder
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("both_ways", "feeds"), [(False, False), (True, False), (False, True)])
+def test_it_is_torchs_layers_on_packed_sequences(cell: str, both_ways: bool, feeds: bool) -> None:
+    model = tiny("rnn", cell=cell, both_ways=both_ways, feeds=feeds, reversed=False, width=6, depth=3)
+    encoder, decoder = torchs(model)
+    tables, config = model.body.tables, model.config
+    x = tables.source(X)
+    packed = nn.utils.rnn.pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
+    last = encoder(packed)[1]
+    kept = list(last) if isinstance(last, tuple) else [last]
+    if both_ways:
+        kept = [torch.cat([part[0::2], part[1::2]], -1) for part in kept]
+    for name, part in zip("hc", kept, strict=False):
+        near(model.body.encode(Batch(X, LENGTHS))[name], part.transpose(0, 1))
+    y = tables.target(TARGET)
+    if feeds:
+        y = torch.cat([y, kept[0][-1][:, None].expand(-1, 3, -1)], -1)
+    right = tables.output(decoder(y, tuple(kept) if len(kept) > 1 else kept[0])[0])
+    ours = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    near(ours, right)
+    pull = noise(*ours.shape, seed=4)
+    mine = gradients(model.body, (ours * pull).sum())
+    whole = nn.ModuleDict({"encoder": encoder, "decoder": decoder, "tables": tables})
+    theirs = gradients(whole, (right * pull).sum())
+    for name, gradient in mine.items():
+        side, _, rest = name.partition(".")
+        if side != "tables":
+            stack, layer, weight = rest.split(".")
+            rest = f"{weight[:-1]}{layer}{'_reverse' * (stack == 'back')}"
+        near(gradient, theirs[f"{side}.{rest}"], 1e-11)
+    assert len(mine) == len(theirs) and config.depth == 3
+
+
+def test_what_is_fed_is_the_last_state_and_changes_what_is_said() -> None:
+    model = tiny("rnn", feeds=True, depth=1)
+    kept = model.body.encode(Batch(X, LENGTHS))
+    near(kept["fed"], kept["h"][:, -1])
+    right = model.body.decode(TARGET, kept)[0]
+    other = model.body.decode(TARGET, {**kept, "fed": kept["fed"] + 1})[0]
+    assert not torch.allclose(right, other)
+
+
+def test_rows_end_together_and_are_turned_there_and_back() -> None:
+    ids = torch.arange(12).view(2, 6) + 1
+    real = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
+
+    def read(order: Order) -> Tensor:
+        return order.laid(order.ids(ids)[..., None].double())
+
+    order = Order.of(real)
+    assert read(order)[..., 0].tolist() == [[1, 2, 3, 4, 5, 6], [0, 0, 0, 7, 9, 10]]
+    turned = order.turned(read(order))
+    assert turned[..., 0].tolist() == [[6, 5, 4, 3, 2, 1], [0, 0, 0, 10, 9, 7]]
+    assert torch.equal(order.turned(turned), read(order)) and torch.equal(read(Order.of(real, reversed=True)), turned)
+    full = Order.of(None, reversed=True)
+    assert full.ids(ids) is ids and torch.equal(read(full), Order.of(None).turned(read(Order.of(None))))
+
+
+# -- sizes
+
+
+def test_it_has_as_many_parameters_as_the_paper_adds_up_to() -> None:
+    """160,000 and 80,000 words, 1,000 numbers each, and 8 layers of 4 gates: 384 million, 64 of them recurrent."""
+    model = regard.build("rnn-sutskever", device="meta", source_vocabulary=160_000)
+    counted = {name: p.numel() for name, p in model.body.named_parameters()}
+    assert sum(counted.values()) == 384_000_000
+    assert sum(count for name, count in counted.items() if not name.startswith("tables.")) == 64_000_000
+    tiny_one = rnn.PRESETS["rnn-tiny"]
+    c = tiny_one.config
+    assert tiny_one.parameters == c.vocabulary * c.width + 2 * c.depth * 4 * (c.width**2 + c.width**2)
+
+
+def test_weights_begin_evenly_between_two_numbers() -> None:
+    torch.manual_seed(3)
+    drawn = torch.cat(
+        [p.detach().flatten() for p in rnn.build(rnn.Config(**SIZES, source_vocabulary=2000)).parameters()]
+    )
+    assert float(drawn.abs().max()) <= 0.08 and float(drawn.std()) == pytest.approx(0.16 / 12**0.5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"width": 5, "both_ways": True}, "even number"),
+        ({"tables": "one"}, "model.tables=two"),
+        ({"tables": "two", "source_vocabulary": 9}, "model.tables=three"),
+        ({"source_vocabulary": 6}, "one tokenizer"),
+        ({"depth": 0}, "at least 1"),
+        ({"dropout": 1.0}, r"in \[0, 1\)"),
+        ({"end": 7}, "no token"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        rnn.Config(**{**SIZES, **changes})
+
+
+def test_it_runs_in_half_precision_as_far_as_that_reaches() -> None:
+    for kind in CELLS:
+        model = noisy(tiny("rnn", cell=kind), scale=0.2).float()
+        right = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+        with torch.autocast("cpu", torch.bfloat16):
+            ours = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+        torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.02)
