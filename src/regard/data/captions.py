@@ -150,9 +150,7 @@ def _coco(path: Path, whole: Mapping[str, Any], complain: Complain) -> Rows:
             yield number, {**row, "whole": True}
 
 
-def _named(
-    path: Path, found: Iterator[tuple[int, Any]], columns: Mapping[str, str] | None, complain: Complain
-) -> Rows:
+def _named(path: Path, found: Iterator[tuple[int, Any]], columns: Mapping[str, str] | None, complain: Complain) -> Rows:
     for line, record in found:
         if not isinstance(record, dict):
             problem = f"is a JSON {type(record).__name__}, and an object is wanted."
@@ -178,7 +176,9 @@ def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain) ->
                 chosen[wanted] = found
         missing = [name for name in ("image", "captions") if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
-            commas = " Name it .csv if commas separate its columns." if len(names) == 1 and "," in next(iter(names)) else ""
+            commas = (
+                " Name it .csv if commas separate its columns." if len(names) == 1 and "," in next(iter(names)) else ""
+            )
             advice = f"Say which it is: --columns {missing[0]}=NAME, of: {listed(names)}.{commas}"
             raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
     return iterate_rows(str(path), ("image", "captions"), chosen or None, complain, optional=("split",))
@@ -279,5 +279,5 @@ def _check_parts(path: Path, parts: Sequence[str], splits: Mapping[str, int]) ->
         told = ", ".join(f"{name} {many:,}" for name, many in there.items())
         first = next((name for name in there if name.startswith("train")), next(iter(there)))
         other = next(name for name in there if name != first)
-        advice = f"Name each by itself: --data '{path}#{first}' --valid '{path}#{other}'."
-        raise DataError(f"holds parts of the data ({told}).", path, advice=advice)
+        problem = f"holds parts of the data ({told}), which are named each by itself: '{path}#{first}'."
+        raise DataError(problem, path, advice=f"Say --data '{path}#{first}' --valid '{path}#{other}'.")

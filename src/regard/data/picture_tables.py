@@ -80,7 +80,9 @@ def _parquet(path: Path, chosen: Mapping[str, str] | None, complain: Complain) -
                 for values in rows.to_pylist():
                     number += 1
                     try:
-                        found = {name: value_in(path, number, values[column], column) for name, column in columns.items()}
+                        found = {
+                            name: value_in(path, number, values[column], column) for name, column in columns.items()
+                        }
                     except DataError as error:
                         complain("format", error)
                         continue

@@ -4,10 +4,11 @@
 |------------------------|------------------------------------------------------------------------------------------|
 | a folder               | of folders, each a class, whatever lies how deep in it; or with `images` beside `masks` or `depth` |
 | images:masks           | two folders, in which what belongs together has one name but for its ending; so for depth |
-| a table                | CSV, TSV, JSON lines: a column of paths, and one beside it; paths begin where the table lies, or in a folder `images` there |
+| a table                | CSV, TSV, JSON lines: a column of paths, and one beside it                               |
 | a table of Parquet     | the same, or the bytes of pictures in place of their paths                               |
 
-Nothing is decoded here. What is hidden, or no picture by its name, is left out as `Empty`.
+Paths begin where the table lies, or in a folder `images` there. Nothing is decoded here. What is hidden, or no picture by
+its name, is left out as `Empty`.
 """
 
 from __future__ import annotations

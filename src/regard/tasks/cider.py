@@ -41,7 +41,7 @@ class Stretches(NamedTuple):
     """the sentence"""
     kind: Numbers
     """which stretch it is"""
-    count: Numbers
+    many: Numbers
     """how often it is there"""
 
 
@@ -68,7 +68,7 @@ def _alike(found: Stretches, picture: Numbers, many: int, references: int) -> ND
     where = picture[found.owner] * max(kinds, 1) + found.kind  # a stretch of a picture
     occurs = np.unique(where[~own]) % max(kinds, 1)
     rare = np.log(max(many, 1)) - np.log(np.maximum(np.bincount(occurs, minlength=kinds), 1))
-    weight = found.count * rare[found.kind]
+    weight = found.many * rare[found.kind]
     norms = np.sqrt(np.bincount(found.owner, weight**2, minlength=many + references))
     order = np.argsort(where[own], kind="stable")
     spoken, heavy = where[own][order], weight[own][order]
