@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from regard.data.captions import Captioned, captioned_of, file_of, part_of
 from regard.data.entries import expand
+from regard.data.files import Complain
 from regard.data.findings import SHOWN, Finding, Lengths, Place, Severity, excerpt
 from regard.data.oddities import bare
 from regard.data.pair_checks import (
@@ -112,6 +113,10 @@ class CaptionSurvey(PictureSurvey):
         if beside is not None and entry == self._where[0][beside]:
             return f"line {line}"
         return str(self._at(str(file_of(self.entries[entry])[0]), line))
+
+    def _items(self, entry: str, complain: Complain) -> Iterator[Any]:
+        file_of(entry)  # what is not there ends the check
+        return super()._items(entry, complain)
 
     def _files(self, entry: str) -> Sequence[str]:
         return (part_of(entry)[0],)

@@ -167,6 +167,8 @@ def _named(path: Path, found: Iterator[tuple[int, Any]], columns: Mapping[str, s
 
 
 def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+    if format_of(path) not in SUFFIXES:
+        return iterate_rows(str(path), ("image", "captions"), columns, complain)  # it says which are known
     names, chosen = heading(str(path)), dict(columns or {})
     small = {name.lower(): name for name in reversed(names)}
     if not any(name not in names and name.isdigit() for name in chosen.values()):

@@ -239,7 +239,7 @@ class Alike(Even):
     Lengths are put in order among some grains at a time, whose samples are chosen by chance."""
 
     steady = False
-    AMONG = 32
+    AMONG = 16
     """grains"""
 
     def __init__(self, lengths: npt.ArrayLike, rows: int, seed: int) -> None:
