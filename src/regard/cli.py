@@ -27,9 +27,7 @@ CHUNK = 512
 
 Data = Annotated[
     list[str] | None,
-    typer.Option(
-        "--data", help="Files, folders of text, or a quoted pattern; parallel files are SRC:TGT.", show_default=False
-    ),
+    typer.Option("--data", help="Files, folders, or a quoted pattern; parallel files are SRC:TGT.", show_default=False),
 ]
 Columns = Annotated[
     list[str] | None, typer.Option("--columns", help="Columns by name: text=NAME, source=NAME target=NAME.")

@@ -18,6 +18,7 @@ from regard.disk import write_json
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
 from regard.explain.explanation import Explanation
+from regard.inputs.captions import Captions
 from regard.inputs.palette import Palette
 from regard.inputs.pixels import Pixels
 from regard.inputs.text import Text
@@ -76,11 +77,13 @@ class Model(nn.Module):
     @property
     def text(self) -> Text | None:
         """The tokenizer, where there is one."""
-        return self.reader if isinstance(self.reader, Text) else None
+        return _text_of(self.reader)
 
     @text.setter
     def text(self, text: Text | None) -> None:
-        self.reader = text
+        pixels = self.reader.pixels if isinstance(self.reader, Captions) else self.reader
+        speaks = isinstance(pixels, Pixels) and self.task.worded
+        self.reader = Captions(pixels, text) if speaks and text is not None else text
 
     @property
     def device(self) -> torch.device:
@@ -176,15 +179,21 @@ class Model(nn.Module):
         return [block for stack in self.body.children() for block in getattr(stack, "blocks", [])]
 
     def pixels_or_refuse(self) -> Pixels | Palette:
-        if not isinstance(self.reader, Pixels | Palette):
+        found = self.reader.pixels if isinstance(self.reader, Captions) else self.reader
+        if not isinstance(found, Pixels | Palette):
             raise RegardError(
                 f"{self.identity.source or 'this model'} has no preprocessor_config.json, so it is not known how pictures are "
                 "made ready for it; logits(pixels) and states(pixels) work without one."
             )
-        return self.reader
+        return found
 
     def reader_or_refuse(self) -> Any:
-        return self.text_or_refuse() if self.task.reads == "text" else self.pixels_or_refuse()
+        """What its task reads by: pixels, a tokenizer, or both."""
+        if self.task.reads != "text":
+            self.pixels_or_refuse()
+        if self.task.worded:
+            self.text_or_refuse()
+        return self.reader
 
     def text_or_refuse(self) -> Text:
         if self.text is None:
@@ -206,6 +215,11 @@ class Model(nn.Module):
         own |= {"model": as_dict(self.config), "labels": list(self.identity.labels), "pair": self.identity.pair}
         write_json(folder / OWN_FILE, {**own, "decode": as_dict(self.identity.decode), **(facts or {})})
         return folder
+
+
+def _text_of(reader: Any) -> Text | None:
+    found = reader.text if isinstance(reader, Captions) else reader
+    return found if isinstance(found, Text) else None
 
 
 def is_folder(name: str) -> bool:
@@ -251,7 +265,7 @@ def load(
     made_for = own.get("task") or system.published.task(published, system.tasks[0])
     chosen = find_task(task or made_for, system.reads).of(folder)
     reader = chosen.reader(folder)
-    text = reader if isinstance(reader, Text) else None
+    text = _text_of(reader)
     config = chosen.bodied(config if text is None or own else placed(config, text))
     usual = system.further.get(chosen.name, {}).get("decode", {})
     decode = from_dict(Decode, own.get("decode", usual), "decode.")

@@ -188,7 +188,7 @@ def _looked(train: PictureSurvey, held: PictureSurvey, advance: Advance) -> list
     findings: list[Finding] = []
     for name, survey in named(train, held):
         findings += tallied(name, survey.tallies, survey.rows, KINDS)
-        findings += [*_modes(name, survey), *too_few(name, "pictures", survey, bool(held.entries))]
+        findings += [*modes(name, survey), *too_few(name, "pictures", survey, bool(held.entries))]
         findings += repeated(name, "pictures", survey, "another answer")
     return [*findings, *leaks(train, held, LEAKS)]
 
@@ -213,7 +213,7 @@ def _as_table(survey: PictureSurvey) -> Any:
     return survey
 
 
-def _modes(name: str, survey: PictureSurvey) -> Iterable[Finding]:
+def modes(name: str, survey: PictureSurvey) -> Iterable[Finding]:
     if set(survey.modes) - {"RGB"}:
         yield Finding(
             "note", "modes", f"{name}kinds of pixels ({told(dict(survey.modes.most_common()))})", len(survey.modes), 0.0

@@ -80,7 +80,9 @@ def _parquet(path: Path, chosen: Mapping[str, str] | None, complain: Complain) -
                 for values in rows.to_pylist():
                     number += 1
                     try:
-                        found = {name: _value(path, number, values[column], column) for name, column in columns.items()}
+                        found = {
+                            name: value_in(path, number, values[column], column) for name, column in columns.items()
+                        }
                     except DataError as error:
                         complain("format", error)
                         continue
@@ -115,7 +117,8 @@ def _class_names(schema: Any, column: str) -> list[str]:
         return []
 
 
-def _value(path: Path, row: int, value: Any, column: str) -> Any:
+def value_in(path: Path, row: int, value: Any, column: str) -> Any:
+    """A text, or a file that lies in the table."""
     if isinstance(value, dict) and {"bytes", "path"} & value.keys():
         content, name = value.get("bytes"), value.get("path") or ""
         return Inside(content, name) if content else name

@@ -4,10 +4,11 @@
 |------------------------|------------------------------------------------------------------------------------------|
 | a folder               | of folders, each a class, whatever lies how deep in it; or with `images` beside `masks` or `depth` |
 | images:masks           | two folders, in which what belongs together has one name but for its ending; so for depth |
-| a table                | CSV, TSV, JSON lines: a column of paths, beginning where the table lies, and one beside it |
+| a table                | CSV, TSV, JSON lines: a column of paths, and one beside it                               |
 | a table of Parquet     | the same, or the bytes of pictures in place of their paths                               |
 
-Nothing is decoded here. What is hidden, or no picture by its name, is left out as `Empty`.
+Paths begin where the table lies, or in a folder `images` there. Nothing is decoded here. What is hidden, or no picture by
+its name, is left out as `Empty`.
 """
 
 from __future__ import annotations
@@ -253,24 +254,36 @@ def _picture(entry: str, line: int, row: Mapping[str, Any], beside: str) -> Pict
     missing = [name for name, value in (("image", image), (beside, other)) if not value]
     if missing:
         return Empty(entry, line, f"no {missing[0]} beside: {str(image or other)[:60]}")
-    source, content = _found(entry, line, image, "picture")
+    source, content = found_file(entry, line, image, "picture")
     if beside not in BESIDE:
         if isinstance(other, Inside):
             raise DataError("the class is no text.", entry, line, "Say which column it is: --columns label=NAME.")
         return Picture(source, other if beside else "", entry, line, content)
-    return _with(Picture(source, "", entry, line, content), beside, *_found(entry, line, other, beside))
+    return _with(Picture(source, "", entry, line, content), beside, *found_file(entry, line, other, beside))
 
 
-def _found(entry: str, line: int, value: str | Inside, what: str) -> tuple[str, bytes]:
-    """The path of a file that is there, or the name and the bytes of one that lies in the table."""
+def found_file(
+    entry: str, line: int | None, value: str | Inside, what: str, folders: Sequence[str] | None = None
+) -> tuple[str, bytes]:
+    """The path of a file that is there, or the name and the bytes of one that lies in the table.
+
+    It may lie in one of some `folders`; None: that of the table, or the one of pictures in it."""
     if isinstance(value, Inside):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):
         raise DataError(f"'{value[:80]}' is an address.", entry, line, "Download it, and write the path of the file.")
-    path = os.path.join(os.path.dirname(os.path.expanduser(entry)), os.path.expanduser(value))
-    if os.path.isfile(path):
-        return path, b""
-    advice = "Paths begin where the table lies."
+    for folder in _near(entry) if folders is None else folders:
+        path = os.path.join(folder, os.path.expanduser(value))
+        if os.path.isfile(path):
+            return path, b""
+    advice = "Paths begin where the table lies, or in a folder 'images' beside it."
     if line == 1:
         advice += " If the first row names the columns, say which: --columns image=NAME."
     raise DataError(f"there is no {what} '{value[:80]}'.", entry, line, advice)
+
+
+def _near(entry: str) -> Iterator[str]:
+    here = os.path.dirname(os.path.expanduser(entry))
+    yield here
+    if (own := subfolder(here or ".", IMAGES)) is not None:
+        yield own

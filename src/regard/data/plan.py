@@ -233,6 +233,33 @@ class Even(Epochs):
         return np.split(np.arange(len(self.total)), range(self.budget, len(self.total), self.budget))
 
 
+class Alike(Even):
+    """The same of samples that are filled up to the longest of their grain: those of like lengths go together.
+
+    Lengths are put in order among some grains at a time, whose samples are chosen by chance."""
+
+    steady = False
+    AMONG = 16
+    """grains"""
+
+    def __init__(self, lengths: npt.ArrayLike, rows: int, seed: int) -> None:
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        super().__init__(len(self.lengths), rows, seed)
+
+    def epoch(self, number: int) -> list[Indices]:
+        whole = np.concatenate(super().epoch(number))
+        size = self.rows * self.AMONG
+        parts = [whole[start : start + size] for start in range(0, len(whole), size)]
+        ordered = np.concatenate([part[np.argsort(self.lengths[part[:, 0]], kind="stable")] for part in parts])
+        grains = np.split(ordered, len(ordered) // self.rows)
+        return [grains[place] for place in _order(self._random(number).random(len(grains)))]
+
+    def padding(self) -> float:
+        grains = [self.lengths[grain[:, 0]] for grain in self.epoch(0)]
+        padded = sum(len(grain) * int(grain.max()) for grain in grains)
+        return 1 - sum(int(grain.sum()) for grain in grains) / padded if padded else 0.0
+
+
 def _order(keys: npt.NDArray[np.float64]) -> Indices:
     # Stable, because the default sort breaks ties differently on different processors.
     return np.argsort(keys, kind="stable")

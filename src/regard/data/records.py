@@ -25,14 +25,14 @@ def records(path: Path, complain: Complain) -> Records:
     return _objects(path, complain) if format_of(path) in OBJECTS else _parquet(path)
 
 
-def document(path: Path) -> Any:
-    """What a .json file holds as a whole; None where it has an object a line.
+def document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
+    """What a .json file holds as a whole; None where it has an object a line: an object with one of these keys is a document.
 
     A file is read whole unless its first line is an object that is no document."""
     first = next((text for _, text in lines(path) if text.strip()), "")
     try:
         found = json.loads(first)
-        return found if isinstance(found, list) or "data" in found else None
+        return found if isinstance(found, list) or any(key in found for key in keys) else None
     except (ValueError, RecursionError, TypeError):
         pass  # it goes on behind this line
     try:

@@ -20,8 +20,8 @@ class Data:
     tokenizer: str = ""
     """an existing tokenizer.json, or a folder with one or with vocab.json and merges.txt, instead of training one"""
     longest: int = 256
-    """pairs with more tokens than this on a side are counted, named and skipped; texts of classify and choose are cut in
-    their middle, and that is counted"""
+    """pairs and captions with more tokens than this on a side are counted, named and skipped; texts of classify and choose
+    are cut in their middle, and that is counted"""
     pair: Pairing = "ordered"
     """how classify reads two texts: one after the other (entailment), or in both orders, whose states are added
     (similarity)"""
@@ -39,7 +39,7 @@ class Data:
     shift: float = 0.0
     """they are moved by up to this share of their sides, by whole pixels: for small pictures, which a cut-out would blur"""
     flip: bool = False
-    """every second one is mirrored"""
+    """every second one is mirrored; captions are not, which may say 'left of'"""
     colour: float = 0.0
     """its brightness, contrast and saturation are changed by up to this share"""
     erase: float = 0.0
@@ -53,7 +53,7 @@ class Data:
     share: float = 0.02
     """share held out for validation when none is given (at most 2,000; of small data more, unless it is set)"""
     tokenized: bool = False
-    """the text is already split into tokens by spaces: BLEU is computed on it as it is"""
+    """the text is already split into tokens by spaces: BLEU (of captions CIDEr too) is computed on it as it is"""
     workers: int = -1
     """processes that prepare batches ahead; -1 is 2 with CUDA and 0 elsewhere"""
     score: int = 500

@@ -50,7 +50,7 @@ class Decode:
     """of the random draws"""
     length: int = 0
     """most tokens that are said; 0 leaves it to the task: translations may be `longer` than their input, language goes
-    on for 256 tokens or what is left of the context"""
+    on for 256 tokens or what is left of the context, captions are as long as the model's length"""
     longer: int = 50
     """an answer may have this many tokens more than its input"""
     until: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import override
+from regard.data.caption_checks import check_captions
 from regard.data.document_checks import check_documents
 from regard.data.findings import Report
 from regard.data.pair_checks import check_pairs
@@ -35,6 +36,7 @@ CHECKS: dict[str, Callable[..., Report]] = {
 
 LOOKS: dict[str, Callable[..., Report]] = {
     "classify": check_pictures, "segment": check_masked, "depth": check_depths, "draw": check_plain,
+    "caption": check_captions,
 }  # fmt: skip
 """The same of tasks whose samples are pictures."""
 

@@ -67,7 +67,9 @@ def evaluate(
     made = _as_trained(made, model)
     encoded = task.encode(samples, reader, model.config, 10**9, made.data, model.identity.labels)
     if encoded.too_long:
-        say(f"  {len(encoded.too_long):,} {task.unit} are longer than {model.config.length:,} tokens: cut {task.cut}")
+        fate = f"cut {task.cut}" if task.cuts else "the loss is without them"
+        what = f"{len(encoded.too_long):,} {task.rows or task.unit}"
+        say(f"  {what} are longer than {model.config.length:,} tokens: {fate}")
     sums = validation_sums(model, encoded, made)
     scores, answers = task.score(model, encoded, decode, made.data, sums)
     rows = [task.example(*both) for both in zip(encoded.samples, answers, strict=False)]

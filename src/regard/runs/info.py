@@ -91,11 +91,18 @@ def _flops(model: Model) -> int:
     x = _given(model)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model = model.to("meta")
-        if model.head is None and model.task.reads == "pictures" and model.task.name != "draw":
+        if _speaks(model):
+            model.logits(x, torch.zeros((1, model.config.length), dtype=torch.long, device="meta"))
+        elif model.head is None and model.task.reads == "pictures" and model.task.name != "draw":
             model.states(x)  # without classes there is no head yet
         else:
             model.logits(x, x if "target" in model.task.sides else None)
     return int(counter.get_total_flops())
+
+
+def _speaks(model: Model) -> bool:
+    """Whether it says something of pictures."""
+    return model.task.reads == "pictures" and model.task.worded
 
 
 def _given(model: Model) -> Tensor:
@@ -111,7 +118,8 @@ def _given(model: Model) -> Tensor:
 def _sides(model: Model) -> str:
     if model.task.reads == "text":
         return f"{LENGTH} tokens" + (" on each side" if "target" in model.task.sides else "")
-    return f"a picture of {model.config.size} x {model.config.size}"
+    more = f" and {model.config.length} tokens" if _speaks(model) else ""
+    return f"a picture of {model.config.size} x {model.config.size}{more}"
 
 
 def catalogue(kind: str) -> list[dict[str, Any]]:

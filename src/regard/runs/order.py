@@ -97,7 +97,7 @@ def new_order(asked: Asked) -> Order:
 def _order(
     identity: Identity, reader: Any, settings: Settings, sources: Sources, name: str, start: Path | None
 ) -> Order:
-    check_model(settings.model, identity.system.reads)
+    check_model(settings.model, identity.task.worded)
     config = identity.task.bodied(override(identity.config, settings.model, "model."))
     # as the config reads them: "32" on a command line and 32 in a file are the same
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})

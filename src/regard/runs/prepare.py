@@ -84,17 +84,17 @@ def prepare(order: Order, say: Say) -> Prepared:
     valid = own or _held_out(task, found, say)
     reader, config = order.reader, order.identity.config  # a folder's tokenizer and config belong together already
     reader = task.ready(config, settings.data) if reader is None else task.suited(reader, config, settings.data)
-    if reader is None and task.reads == "pictures":
+    if reader is None and not task.worded:
         say("  learning colours from these pictures")
         reader = task.learnt(files.samples(found, "read"), config, settings.data)
         config = task.fit(config, reader)
     if reader is None:
-        reader = task.grow(_make_text(files, found, settings, say, valid), config)
+        reader = task.reading(_make_text(files, found, settings, say, valid), config, settings.data)
         config = task.fit(config, reader)
     limit = Limit.of(settings, task, config)
     train = _tokens(files, found, reader, config, settings, limit, say)
     encoded = task.encode(valid, reader, config, limit.longest, settings.data, found.labels)
-    limit.tell("validation", len(encoded), encoded.too_long[:1], len(encoded.too_long), say)
+    limit.tell("validation", task.left(encoded), encoded.too_long[:1], len(encoded.too_long), say)
     task.look_through(train, encoded, config, say)
     facts = {
         "train": task.count(train),
@@ -114,13 +114,13 @@ def _make_text(files: Files, found: Reading, settings: Settings, say: Say, valid
     # Which texts and how many tokens decide it, and the library's version might.
     made = files.task.name, settings.data.vocabulary, settings.data.kind, files.task.flavour(settings.data)
     # an alphabet must know what the validation data holds too
-    more = list(files.task.texts(valid)) if settings.data.kind == "characters" else []
+    more = list(files.task.phrases(valid)) if settings.data.kind == "characters" else []
     key = key_of("tokenizer", tokenizers.__version__, found.fingerprint, fingerprint(more), *made)
     if (kept := recall(key)) is not None:
         say("  tokenizer from the cache: it was trained on these texts before")
         return Text(tokenizers.Tokenizer.from_str(kept))
     say("  making a tokenizer of these texts")
-    texts = files.task.texts(files.samples(found, "read"))
+    texts = files.task.phrases(files.samples(found, "read"))
     text = files.task.tokenizer(chain(texts, more), settings.data)
     remember(key, text.backend.to_str())
     return text
@@ -143,9 +143,8 @@ class Limit:
             return cls(*limit, task.unit, f"are cut {task.cut}")
         if not task.limited:
             return cls(10**9, "", task.unit)
-        # a sample must also fit into a grain, with its special tokens on all sides
-        room = settings.train.tokens // len(task.sides) - 1
-        return cls(*min((settings.data.longest, "data.longest"), (room, "train.tokens")), task.unit)
+        most = min((settings.data.longest, "data.longest"), task.room(config, settings.train))
+        return cls(*most, task.rows or task.unit)
 
     def tell(self, name: str, kept: int, first: Sequence[Any], skipped: int, say: Say) -> None:
         """Say how many were too long and where the first is; where nothing is left, refuse."""
@@ -183,7 +182,7 @@ def _tokens(
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []
     how = files.task.how(reader, config, limit.longest, settings.data, found.labels)
     train = Encoded([], store.sides, [], how)
-    limit.tell("training", len(train), first, skipped, say)
+    limit.tell("training", files.task.left(train), first, skipped, say)
     return train
 
 

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from regard import __version__
 from regard.data.cache import forget, key_of, recall, remember
-from regard.data.entries import parallel
 from regard.data.pairs import Empty
 from regard.data.split import Fingerprint, Held, fingerprint
 from regard.errors import DataError
@@ -83,7 +82,7 @@ class Files:
         """`valid`: the samples of the validation files, where there are any."""
         self.task, self.sources, self.share, self.say = task, sources, share, say
         self._valid = {task.key(sample) for sample in valid}
-        self._paths = [path for entry in sources.data for path in parallel(entry) or (entry,)]
+        self._paths = [path for entry in sources.data for path in task.paths(entry)]
         for path in self._paths:
             if os.path.exists(path) and not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
                 advice = "Training reads its data several times: write it to a file first."
@@ -138,7 +137,7 @@ class Files:
         total = Fingerprint()
         total.add([self.key])
         for entry in self.sources.data:
-            if any(os.path.isdir(os.path.expanduser(path)) for path in parallel(entry) or (entry,)):
+            if any(os.path.isdir(os.path.expanduser(path)) for path in self.task.paths(entry)):
                 continue
             for item in self.task.stream((entry,), dict(self.sources.columns) or None):
                 if not isinstance(item, Empty):
@@ -216,7 +215,7 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 def empties(task: Task, count: int, path: str, line: int) -> str:
     if task.reads == "pictures":
-        lacking = f", or without a {task.columns[1]}" if len(task.columns) > 1 else ""
+        lacking = f", or without a {task.columns[1].removesuffix('s')}" if len(task.columns) > 1 else ""
         some = "1 entry is" if count == 1 else f"{count:,} entries are"
         return f"  {some} left out: hidden, no picture{lacking} ('regard check {task.name}' names them)"
     side = "an empty side" if len(task.columns) > 1 else "no text"

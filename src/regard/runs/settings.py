@@ -59,11 +59,11 @@ def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[
     return Settings(**made, model={**recipe.get("model", {}), **said.get("model", {})})
 
 
-def check_model(model: Mapping[str, Any], reads: str) -> None:
-    """What a tokenizer decides, a person cannot; bodies that read pictures may have sizes of such names."""
+def check_model(model: Mapping[str, Any], worded: bool) -> None:
+    """What a tokenizer decides, a person cannot; bodies without one may have sizes of such names."""
     taken = {"vocabulary": " Set data.vocabulary.", "pad": "", "start": "", "end": "", "mask": ""}
     for name in model:
-        if name in taken and reads == "text":
+        if name in taken and worded:
             raise SettingError(f"model.{name} follows from the tokenizer and cannot be set.{taken[name]}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regard.errors import SettingError, UnknownName
+from regard.tasks.caption import Caption
 from regard.tasks.choose import Choose
 from regard.tasks.classify import Classify
 from regard.tasks.depth import Depth
@@ -24,7 +25,7 @@ TASKS: dict[str, Task] = {
 }
 
 
-SEEING: dict[str, Task] = {task.name: task for task in (Recognise(), Segment(), Depth(), Painting())}
+SEEING: dict[str, Task] = {task.name: task for task in (Recognise(), Segment(), Depth(), Painting(), Caption())}
 """The same names where they are asked of bodies that read pictures."""
 
 

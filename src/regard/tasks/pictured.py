@@ -86,7 +86,8 @@ class Pictured(Task):
     usage = "picture.jpg"
     generates = False
     limited = False
-    reader_files = ("preprocessor_config.json",)
+    worded = False
+    reader_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
     sides: ClassVar[tuple[str, ...]] = ("picture",)
     heeds: ClassVar[tuple[str, ...]] = ("train.images",)
 

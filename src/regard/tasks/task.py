@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from regard.data import unanswered
-from regard.data.entries import expand
+from regard.data.entries import expand, parallel
 from regard.data.files import Complain
 from regard.data.plan import Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
@@ -132,6 +132,10 @@ class Task:
     """inputs that are answered together at most: answers are held until all of these are there"""
     reads: ClassVar[str] = "text"
     """what its samples are made of: text or pictures. Bodies read one kind, and a task may have a form for each"""
+    worded: ClassVar[bool] = True
+    """whether samples hold texts, which a tokenizer is made of"""
+    rows: ClassVar[str] = ""
+    """what that is called which may be too long, where a sample has several; else the unit"""
     counted: ClassVar[str] = "tokens"
     """what the budget of a grain counts, and the log"""
     least: ClassVar[int] = 100
@@ -151,6 +155,10 @@ class Task:
         """The files that paths and patterns stand for."""
         return expand(data)
 
+    def paths(self, entry: str) -> Sequence[str]:
+        """The files or folders that an entry names."""
+        return parallel(entry) or (entry,)
+
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Any]:
         """Samples one by one, and the places of rows that are left out (`Empty`)."""
         raise NotImplementedError
@@ -166,6 +174,10 @@ class Task:
     def texts(self, samples: Iterable[Any]) -> Iterator[str]:
         """All that is text in samples, by which data is known again."""
         raise NotImplementedError
+
+    def phrases(self, samples: Iterable[Any]) -> Iterator[str]:
+        """Those of them that a tokenizer is made of."""
+        return self.texts(samples)
 
     def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
         return Text.train(texts, data.vocabulary)
@@ -185,6 +197,10 @@ class Task:
     def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
         """Before the first step: what could stop a validation later, or make the whole training vain."""
 
+    def left(self, encoded: Encoded) -> int:
+        """How many are left of what may be too long."""
+        return len(encoded)
+
     def count(self, encoded: Encoded) -> int:
         """How many samples these are, where a sample may be several rows."""
         return len(encoded)
@@ -200,6 +216,15 @@ class Task:
     def grow(self, text: Text, config: Any) -> Text:
         """The tokenizer with the special tokens that only this task has."""
         return text
+
+    def reading(self, text: Text, config: Any, data: Data) -> Any:
+        """The reader of a fresh model, of the tokenizer that was made of its texts, or that a person brings."""
+        return self.grow(text, config)
+
+    def room(self, config: Any, train: Any) -> tuple[int, str]:
+        """Tokens that a side may have beside `data.longest`, and the setting that says so: a sample must fit into a grain, with
+        its special tokens on all sides."""
+        return int(train.tokens) // len(self.sides) - 1, "train.tokens"
 
     def reader(self, folder: Path) -> Any:
         """What turns samples into tensors, as a folder has it; None where it has none."""

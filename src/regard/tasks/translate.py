@@ -22,6 +22,7 @@ from regard.inputs.rows import pack, pad
 from regard.inputs.text import END, PAD, START, Text
 from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
+from regard.tasks.spoken import spoken
 from regard.tasks.task import SEARCH, SPOKEN, TEXT, Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch
 
@@ -113,7 +114,7 @@ class Translate(Task):
         text, config = model.text_or_refuse(), model.config
         ids = [np.array(row) for row in self.source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
-        answers = [self._say(text, [Found((), 0.0, (), "end")])] * len(inputs)
+        answers = [spoken(text, [Found((), 0.0, (), "end")])] * len(inputs)
         asked = np.flatnonzero(lengths > 1)
         banned = () if config.pad == config.end else (config.pad,)  # padding is never said, as published models have it
         if not len(asked):
@@ -129,22 +130,8 @@ class Translate(Task):
             # requests are numbered by their place in the input, so that batching changes no draw
             found = search(model.body, batch, config.end, limits, decode, requests=first + rows, banned=banned)
             for i, options in zip(rows, found, strict=True):
-                answers[i] = self._say(text, options)
+                answers[i] = spoken(text, options)
         return answers
-
-    def _say(self, text: Text, options: list[Found]) -> Answer:
-        values = text.decode([option.tokens for option in options])
-        best = options[0]
-        extra = {
-            "ids": list(best.tokens),
-            "ended": best.ended,
-            "log_probabilities": [round(value, 6) for value in best.logs],
-            "alternatives": [
-                {"value": value, "score": option.score} for value, option in zip(values, options, strict=True)
-            ],
-        }
-        pieces = text.pieces(best.tokens)
-        return Answer(values[0], tuple(option.score for option in options), tuple(pieces), extra)
 
     def score(
         self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None

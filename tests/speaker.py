@@ -1,0 +1,79 @@
+"""A captioner that is small enough for tests: the mean colours of a few parts of a picture, read out by one GRU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.nn.rolling import Rolling
+from regard.systems.preset import Preset, System, unpublished
+from regard.waists import Batch, States
+
+
+@dataclass(frozen=True)
+class Config:
+    vocabulary: int = 300
+    length: int = 16
+    width: int = 16
+    size: int = 16
+    channels: int = 3
+    pad: int = 0
+    start: int = 1
+    end: int = 2
+    penalty: float = 0.0
+
+
+class Speaker(nn.Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.see = nn.Linear(4 * config.channels, config.width)
+        self.tokens = nn.Embedding(config.vocabulary, config.width)
+        self.cell = nn.GRUCell(2 * config.width, config.width)
+        self.out = nn.Linear(config.width, config.vocabulary)
+
+    def look(self, batch: Batch) -> Tensor:
+        x = batch.x.to(self.see.weight.dtype)
+        return self.see(F.adaptive_avg_pool2d(x, 2).flatten(1)).tanh()
+
+    def move(self, token: Tensor, seen: Tensor, h: Tensor) -> Tensor:
+        return self.cell(torch.cat([self.tokens(token), seen], -1), h)
+
+    def forward(self, batch: Batch) -> States:
+        assert batch.target is not None
+        seen = self.look(batch)
+        h, rows = seen, []
+        for token in batch.target.unbind(1):
+            h = self.move(token, seen, h)
+            rows.append(h)
+        side = {"penalty": self.config.penalty * seen.square().sum()} if self.config.penalty else {}
+        return States(torch.stack(rows, 1), side=side)
+
+    def read(self, states: Tensor) -> Tensor:
+        return self.out(states)
+
+    def start(self, batch: Batch, room: int | None = None) -> Rolling:
+        seen = self.look(batch)
+        state = Rolling.fresh({"h": seen.clone()}, {"seen": seen[:, None]})
+        assert batch.target is not None
+        for token in batch.target[:, :-1].unbind(1):
+            self.step(token, state)
+        return state
+
+    def step(self, tokens: Tensor, state: Rolling) -> Tensor:
+        state.put(h=self.move(tokens, state.context["seen"][:, 0], state.own["h"]))
+        return self.out(state.own["h"])
+
+
+RECIPE: dict[str, dict[str, Any]] = {
+    "train": {"steps": 12, "every": 4, "log": 2, "images": 8, "rate": 5e-3, "warmup": 2, "precision": "float32"},
+    "data": {"vocabulary": 300, "score": 4, "share": 0.2},
+}
+SYSTEM = System(
+    "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "pictures",
+    unsayable=unpublished,
+)  # fmt: skip

@@ -1,0 +1,191 @@
+"""Files of captions: every form of them gives the same samples, and what is wrong is named with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from regard.cli import main
+from regard.data.captions import Captioned, captioned_of, iterate_captioned, part_of
+from regard.data.rows import Empty
+from regard.errors import DataError, RegardError
+
+SAID = {"a.png": ["a red thing", "something red"], "b c.png": ["a green thing"], "d.png": ["blue", "a blue one", "sky"]}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Three pictures in a folder images of a folder whose name has a blank."""
+    folder = tmp_path / "my captions"
+    (folder / "images").mkdir(parents=True)
+    for name, colour in zip(SAID, ("red", "green", "blue"), strict=True):
+        Image.new("RGB", (9, 8), colour).save(folder / "images" / name)
+    return folder
+
+
+def samples(entry: Path | str, **columns: str) -> dict[str, list[str]]:
+    found = list(iterate_captioned([str(entry)], columns or None))
+    assert all(isinstance(item, Captioned) for item in found)
+    return {Path(item.source).name: list(item.captions) for item in found if isinstance(item, Captioned)}
+
+
+def lines(path: Path, *rows: Any) -> Path:
+    text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def each(name: str = "caption") -> list[dict[str, str]]:
+    """A row for each caption, those of one picture apart from each other."""
+    rows = [{"image": image, name: text} for image, texts in SAID.items() for text in texts]
+    return rows[::2] + rows[1::2]
+
+
+def coco() -> dict[str, Any]:
+    ids = {name: 10 + number for number, name in enumerate(SAID)}
+    told = [{"image_id": ids[row["image"]], "caption": row["caption"], "id": n} for n, row in enumerate(each())]
+    return {"info": {}, "images": [{"id": i, "file_name": name} for name, i in ids.items()], "annotations": told}
+
+
+def karpathy() -> dict[str, Any]:
+    images = [
+        {"imgid": n, "filename": name, "split": "train", "sentences": [{"raw": text, "tokens": []} for text in texts]}
+        for n, (name, texts) in enumerate(SAID.items())
+    ]
+    return {"images": images, "dataset": "flickr8k"}
+
+
+FORMS: dict[str, Any] = {
+    "lists.jsonl": lambda path: lines(path, *({"image": name, "captions": texts} for name, texts in SAID.items())),
+    "each.jsonl": lambda path: lines(path, *each()),
+    "inside.jsonl": lambda path: lines(path, *({**row, "image": f"images/{row['image']}"} for row in each())),
+    "list.json": lambda path: path.write_text(json.dumps(each("text"), indent=1)),
+    "lines.json": lambda path: lines(path, *each()),
+    "coco.json": lambda path: path.write_text(json.dumps(coco())),
+    "spread.json": lambda path: path.write_text(json.dumps(coco(), indent=2)),
+    "karpathy.json": lambda path: path.write_text(json.dumps(karpathy())),
+    "named.csv": lambda path: lines(path, "image,caption\n", *(f"{row['image']},{row['caption']}\n" for row in each())),
+    "named.tsv": lambda path: lines(path, "id\tfile_name\ttext\n", *(f"1\t{r['image']}\t{r['caption']}\n" for r in each())),
+    "flickr.token.txt": lambda path: lines(path, *(f"{r['image']}#{n}\t{r['caption']}  \n" for n, r in enumerate(each()))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_samples(form: str, place: Path) -> None:
+    FORMS[form](place / form)
+    found = samples(place / form)
+    assert {name: sorted(texts) for name, texts in found.items()} == {n: sorted(texts) for n, texts in SAID.items()}
+
+
+def test_parquet_may_hold_the_pictures_themselves(place: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    files = {name: (place / "images" / name).read_bytes() for name in SAID}
+    rows = [
+        {"image": {"bytes": files[name], "path": name}, "caption": text} for name, all_ in SAID.items() for text in all_
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), place / "inside.parquet")
+    found = list(captioned_of(str(place / "inside.parquet")))
+    assert [(item.source, list(item.captions)) for item in found] == list(SAID.items())  # type: ignore[union-attr]
+    assert all(item.content == files[item.source] for item in found)  # type: ignore[union-attr]
+    rows = [{"image": name, "captions": texts} for name, texts in SAID.items()]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), place / "paths.parquet")
+    assert samples(place / "paths.parquet") == SAID
+
+
+def test_coco_has_its_pictures_elsewhere(place: Path) -> None:
+    (place / "annotations").mkdir()
+    (place / "images").rename(place / "val2017")
+    (place / "annotations/captions_val2017.json").write_text(json.dumps(coco()))
+    assert samples(place / "annotations/captions_val2017.json").keys() == SAID.keys()
+
+
+def test_columns_may_have_other_names(place: Path) -> None:
+    lines(place / "x.jsonl", *({"bild": row["image"], "satz": row["caption"], "text": "no"} for row in each()))
+    assert samples(place / "x.jsonl", image="bild", captions="satz").keys() == SAID.keys()
+    with pytest.raises(RegardError, match=r"unknown column 'satzz'. Did you mean 'satz'"):
+        samples(place / "x.jsonl", image="bild", captions="satzz")
+    with pytest.raises(RegardError, match=r"unknown column choice 'caption'. Did you mean 'captions'"):
+        samples(place / "x.jsonl", caption="satz")
+    lines(place / "x.csv", *(f"{row['caption']},{row['image']}\n" for row in each()))
+    assert samples(place / "x.csv", image="1", captions="0").keys() == SAID.keys()
+
+
+def test_a_folder_is_known_by_its_file_and_a_part_by_its_name(place: Path) -> None:
+    parts = dict(zip(SAID, ("train", "train", "test"), strict=True))
+    rows = [{"image": name, "captions": texts, "split": parts[name]} for name, texts in SAID.items()]
+    lines(place / "captions.jsonl", *rows)
+    assert samples(f"{place}#train").keys() == {"a.png", "b c.png"} and samples(f"{place}#test").keys() == {"d.png"}
+    assert samples(f"{place}/captions.jsonl#train+test") == SAID
+    with pytest.raises(DataError, match=r"parts of the data \(train 2, test 1\).*--data .*#train' --valid .*#test'"):
+        samples(place)
+    with pytest.raises(DataError, match=r"has no part 'trian'. It has: train, test"):
+        samples(f"{place}#trian")
+    (place / "odd#name.jsonl").write_text((place / "captions.jsonl").read_text())
+    assert part_of(f"{place}/odd#name.jsonl") == (f"{place}/odd#name.jsonl", ())
+    lines(place / "plain.jsonl", *each())
+    with pytest.raises(DataError, match="No row says what part"):
+        samples(f"{place}/plain.jsonl#train")
+    (place / "captions.jsonl").unlink()
+    with pytest.raises(DataError, match=r"folder without a file of captions.*plain\.jsonl"):
+        samples(place)
+
+
+def test_blanks_are_left_out_and_named(place: Path) -> None:
+    path = lines(
+        place / "x.jsonl", {"image": "a.png", "captions": ["  one\n two ", " "]}, {"image": "b c.png", "caption": ""}, "\n",
+        {"image": "", "caption": "of nothing"}, {"image": "d.png", "caption": None}, {"image": "d.png", "caption": "sky"}, "\n",
+    )  # fmt: skip
+    found = list(captioned_of(str(path)))
+    told = [(item.line, item.text) for item in found if isinstance(item, Empty)]
+    right = [
+        (1, "no caption beside: a.png"),
+        (2, "no caption beside: b c.png"),
+        (3, ""),
+        (4, "no image beside: of nothing"),
+    ]
+    assert told == [*right, (5, "no caption beside: d.png")]
+    assert [(item.line, item.captions) for item in found if isinstance(item, Captioned)] == [
+        (1, ("one two",)),
+        (6, ("sky",)),
+    ]
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("x.jsonl", ['{"image": "a.png", "caption": "x"}\n', "{broken\n"], r"x\.jsonl, line 2: is not JSON"),
+    ("x.jsonl", [{"image": "a.png", "says": "x"}], r"line 1: has no key 'captions'; it has: image, says. Say .*captions=NAME"),
+    ("x.jsonl", [{"image": "e.png", "caption": "x"}], r"line 1: there is no picture 'e.png'. Paths begin .*folder 'images'"),
+    ("x.jsonl", [{"image": "http://a/b.png", "caption": "x"}], "line 1: 'http://a/b.png' is an address"),
+    ("x.jsonl", [{"image": "a.png", "caption": 3}], "line 1: 'captions' is not text but 3"),
+    ("x.jsonl", ["\n", {"image": "a.png", "caption": ""}], "no captions were found: in all 2 rows something is blank"),
+    ("x.json", ['{"images": 3, "annotations": []}'], "has no list of images. COCO's form"),
+    ("x.json", ['{"images": [], "annotations": [{"image_id": 1, "caption": "x"}]}'], "annotation 1 has no caption, or is"),
+    ("x.json", ['{"images": [{"id": 1}], "annotations": []}'], "image 1 has no file_name"),
+    ("x.json", ['{"images": [{"id": 1, "file_name": "e.png"}], "annotations": [{"image_id": 1, "caption": "x"}]}'],
+     r"x\.json: there is no picture 'e.png'"),
+    ("x.txt", ["image,caption\n", "a.png,x\n"], "no column is named 'image'.*Name it .csv if commas"),
+    ("x.csv", ["picture,says,by\n", "a.png,x,y\n"], "no column is named 'captions'. Say which it is: --columns captions=NAME"),
+    ("x.csv", ["image,caption\n", "a.png\n"], "line 2: 1 column was found, and 2 are wanted"),
+    ("x.csv", ["bild,satz\n", "a.png,x\n"], "line 1: there is no picture 'bild'.*say which: --columns image=NAME"),
+    ("x.xml", ["<a/>"], "the suffix '.xml' says nothing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rows", "right"), WRONG)
+def test_what_is_wrong_is_said_with_its_place(name: str, rows: list[Any], right: str, place: Path) -> None:
+    with pytest.raises(RegardError, match=right):
+        list(iterate_captioned([str(lines(place / name, *rows))]))
+
+
+def test_a_misspelt_file_is_told_on_the_command_line(place: Path, monkeypatch: Any, capsys: Any) -> None:
+    lines(place / "captions.jsonl", *each())
+    words = ["regard", "check", "caption", "--data", str(place / "caption.jsonl")]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2 and "Did you mean 'captions.jsonl'" in capsys.readouterr().err
