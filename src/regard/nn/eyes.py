@@ -18,10 +18,10 @@ class Eyes(nn.Module):
     """`tap` says what is looked at. `last`: the body's last states, and the tap tells how these lie in the picture; else what
     lies behind the tap is left out. `frozen`: nothing of it learns, its norms gather nothing and it drops nothing."""
 
-    def __init__(self, body: nn.Module, tap: Tap, last: bool = True, frozen: bool = False) -> None:
+    def __init__(self, body: Any, tap: Tap, last: bool = True, frozen: bool = False) -> None:
         super().__init__()
         self.tap, self.last, self.frozen = tap, last, frozen
-        self.body: Any = body
+        self.body = body
         if not last:
             self.body.shorten(tap.at)
         if frozen:
