@@ -199,7 +199,7 @@ def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
         system, seen, _ = read_body(folder)
     except RegardError as error:
         raise SettingError(f"model.encoder={name} cannot be seen through. {error}") from error
-    if "size" not in said:
+    if "size" not in said and system.name in SEEING:
         said["size"] = min(Pixels.load(folder).steady(seen.size).size) if Pixels.exists(folder) else seen.size
     return {
         **said,
