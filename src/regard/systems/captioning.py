@@ -53,7 +53,6 @@ class Captioner:
     end: int = 2
     """id of the token that ends a caption"""
 
-    packs: ClassVar[bool] = False
     sees: ClassVar[tuple[str, ...]] = tuple(SEEING)
     """systems that it can see through"""
     sizes: ClassVar[tuple[str, ...]] = ()
