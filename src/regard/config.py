@@ -126,6 +126,8 @@ def field_types(kind: type[Any]) -> dict[str, Any]:
 def coerce(value: Any, hint: Any, name: str) -> Any:
     """The value in the type that the field declares; text from a command line is read, nothing is guessed further."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:  # what it means is known to who reads it
+        return value
     if origin in (typing.Union, types.UnionType):
         return _coerce_union(value, arguments, hint, name)
     if origin is typing.Literal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import RunError, UnknownName, WeightsError
-from regard.systems import SYSTEMS
+from regard.config import as_dict, from_dict
+from regard.errors import RegardError, RunError, SettingError, UnknownName, WeightsError
+from regard.inputs.pixels import Pixels
+from regard.systems import SYSTEMS, find_published, find_system
+from regard.systems.captioning import SEEING, Captioner
+from regard.systems.preset import System
 from regard.tasks.heads import bias_names, take_bias
-from regard.weights import Names, matches, misfit
+from regard.weights import Names, Tensors, matches, misfit, read_folder
 
 OWN_FILE = "regard.json"
 """What a folder of ours says beside the published layout."""
@@ -158,3 +163,62 @@ def fill(model: Any, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], 
     model.put({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
+
+
+# -- what captioners see through
+
+
+def read_body(folder: Path) -> tuple[System, Any, Tensors]:
+    """A folder of ours or a published one as a body alone: its system, its config, and its tensors by our names; those of a
+    head may be among them."""
+    published, own = read_identity(folder)
+    ours = published.get("model_type") == "regard"
+    system = find_system(own["system"]) if own else find_published(str(published.get("model_type")))
+    config = from_dict(system.config, own["model"] if own else system.published.read(published), "model.")
+    tensors = read_folder(folder)
+    if ours:
+        return system, config, tensors
+    config, tensors = system.adapt(config, tensors)
+    with torch.device("meta"):
+        wanted = list(system.build(config).state_dict())
+    return system, config, system.names.read(tensors, wanted)[0]
+
+
+def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes of a captioner's config, with all that follows from a folder that `model.encoder` names. The size of pictures
+    is that of the folder, where nobody says another."""
+    said, name = dict(changes), str(changes.get("encoder", ""))
+    if not isinstance(config, Captioner) or not name or any(name in system.presets for system in SEEING.values()):
+        return said
+    folder = Path(os.path.abspath(os.path.expanduser(name)))
+    if str(folder) == config.encoder or not (folder.is_dir() or os.sep in name):
+        return said  # known already, or no folder, which is told where it is read
+    if "seeing" in said:
+        raise SettingError(f"model.seeing cannot be set here: {folder} says itself what it is.")
+    try:
+        system, seen, _ = read_body(folder)
+    except RegardError as error:
+        raise SettingError(f"model.encoder={name} cannot be seen through. {error}") from error
+    if "size" not in said and system.name in SEEING:
+        said["size"] = min(Pixels.load(folder).steady(seen.size).size) if Pixels.exists(folder) else seen.size
+    return {
+        **said,
+        "encoder": str(folder),
+        "seeing": {"name": str(folder), "system": system.name, "config": as_dict(seen)},
+    }
+
+
+def open_eyes(model: Any) -> list[str]:
+    """Put the weights of the folder that `model.encoder` names into a captioner that is made anew; what was done, in words."""
+    config = model.config
+    if not isinstance(config, Captioner) or config.folder is None:
+        return []
+    _, _, tensors = read_body(config.folder)
+    body = model.body.eyes.body
+    wanted = body.state_dict()
+    unfit = [name for name, old in wanted.items() if name not in tensors or tensors[name].shape != old.shape]
+    if unfit:
+        raise WeightsError(f"{config.folder}: its weights are not those that its config tells of; {misfit(unfit, [])}")
+    body.load_state_dict({name: tensors[name] for name in wanted})
+    how = "which does not learn" if config.frozen else "which learns too"
+    return [f"it sees through {config.folder}, {how}"]

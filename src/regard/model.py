@@ -22,7 +22,7 @@ from regard.inputs.captions import Captions
 from regard.inputs.palette import Palette
 from regard.inputs.pixels import Pixels
 from regard.inputs.text import Text
-from regard.loading import OWN_FILE, fill, named_labels, read_identity, read_tensors
+from regard.loading import OWN_FILE, fill, named_labels, open_eyes, read_identity, read_tensors, seen_through
 from regard.nn.linear import recheck
 from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
@@ -231,9 +231,12 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
     """A fresh model by preset; `changes` are fields of its config: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
     chosen = find_task(task or system.tasks[0], system.reads)
-    config = chosen.bodied(override(preset.config, changes, "model."))
+    config = chosen.bodied(override(preset.config, seen_through(preset.config, changes), "model."))
     decode = from_dict(Decode, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
-    return assemble(Identity(system, config, chosen, decode, name), chosen.ready(config, Data()), device=device)
+    model = assemble(Identity(system, config, chosen, decode, name), chosen.ready(config, Data()), device=device)
+    if model.device.type != "meta":
+        open_eyes(model)
+    return model
 
 
 def assemble(identity: Identity, reader: Any = None, device: str | torch.device = "cpu") -> Model:

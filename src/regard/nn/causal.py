@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.nn.block import Block, Placement, Stack, Tokens, vaswani_block
-from regard.nn.position import Added, Learned
+from regard.nn.position import Added, Learned, refuse_beyond
 from regard.nn.relative import Standing
 from regard.nn.rules import Causal, Packed, Real, Same, join, marks
 from regard.nn.state import DecoderState, banded
@@ -129,11 +129,7 @@ class DecoderOnly(nn.Module):
         return prompt[:, : self.position.length]
 
     def _refuse_beyond(self, length: int) -> None:
-        most = self.position.length
-        if most is not None and length > most:
-            raise RegardError(
-                f"the context has {most} positions, and position {length} was asked for. Give fewer tokens, or ask for fewer."
-            )
+        refuse_beyond(self.position.length, length)
 
 
 def gpt_blocks(config: Any, norm: Placement) -> list[Block]:

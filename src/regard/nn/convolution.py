@@ -218,6 +218,11 @@ class Convolutional(nn.Module):
         """What nobody reads who reads these taps alone."""
         return [*self.stages[max(taps) + 1 :], *([] if self.norm is None else [self.norm])]
 
+    def shorten(self, tap: int) -> None:
+        """Nothing is kept of what lies behind this tap."""
+        del self.stages[tap + 1 :]
+        self.norm = None
+
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> States:
         maps = self.maps(batch.x)
         last = maps[-1] if self.norm is None else self.norm(maps[-1]).relu_()

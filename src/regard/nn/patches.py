@@ -136,6 +136,11 @@ class PatchEncoder(nn.Module):
         """What nobody reads who reads these taps alone."""
         return [*self.encoder.blocks[max(taps) + 1 :], self.encoder.norm]
 
+    def shorten(self, tap: int) -> None:
+        """Nothing is kept of what lies behind this tap, which is one of a block."""
+        del self.encoder.blocks[tap + 1 :]
+        self.encoder.norm = nn.Identity()
+
     def _check(self, taps: Sequence[int]) -> None:
         depth, stages = len(self.encoder.blocks), len(self.front.stages) if self.fronted else 0
         for tap in taps:

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.errors import RegardError
+
 Layout = Literal["halves", "interleaved"]
 
 
@@ -75,3 +77,11 @@ def added(config: Any) -> Added:
     if config.positions == "learned":
         return Learned(config.length, config.width)
     return Sinusoid(config.width, config.positions)
+
+
+def refuse_beyond(most: int | None, length: int) -> None:
+    """`most`: positions that there are; None: any number."""
+    if most is not None and length > most:
+        raise RegardError(
+            f"the context has {most} positions, and position {length} was asked for. Give fewer tokens, or ask for fewer."
+        )

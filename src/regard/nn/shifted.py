@@ -263,6 +263,11 @@ class Pyramid(nn.Module):
         """What nobody reads who reads these taps alone."""
         return [*self.merges[max(taps) :], *self.stages[max(taps) + 1 :], self.norm]
 
+    def shorten(self, tap: int) -> None:
+        """Nothing is kept of what lies behind this tap."""
+        del self.merges[tap:], self.stages[tap + 1 :]
+        self.norm = nn.Identity()  # type: ignore[assignment]
+
     def embed(self, x: Float[Tensor, "..."]) -> tuple[Float[Tensor, "B L D"], tuple[int, int]]:
         """The tokens of pictures (B, C, H, W), and how many there are down and across; zeros stand below and to the right of
         what is no multiple of a patch."""

@@ -14,6 +14,7 @@ from regard.config import as_dict, from_dict, override
 from regard.data.entries import absolute
 from regard.decode.settings import Decode
 from regard.errors import RunError, SettingError
+from regard.loading import seen_through
 from regard.model import Identity, Model, is_folder, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, check_model, differences, resolve
@@ -62,6 +63,11 @@ class Order:
     start: Path | None = None
     """the folder whose weights training starts from"""
 
+    @property
+    def brought(self) -> Path | None:
+        """The same, or that of a part of the model alone."""
+        return self.start or getattr(self.identity.config, "folder", None)
+
 
 def new_order(asked: Asked) -> Order:
     if not asked.sources.data:
@@ -98,7 +104,15 @@ def _order(
     identity: Identity, reader: Any, settings: Settings, sources: Sources, name: str, start: Path | None
 ) -> Order:
     check_model(settings.model, identity.task.worded)
-    config = identity.task.bodied(override(identity.config, settings.model, "model."))
+    said = seen_through(identity.config, settings.model)
+    config = identity.task.bodied(override(identity.config, said, "model."))
+    if start is None and getattr(config, "frozen", False) and config.folder is None:
+        raise SettingError(
+            f"model.frozen=true: what {name} sees through would never learn, and {config.encoder} has learnt nothing yet. "
+            "Name a folder of a model that has, --set model.encoder=FOLDER, or let it learn, --set model.frozen=false."
+        )
+    if start is not None and getattr(config, "encoder", "") != getattr(identity.config, "encoder", ""):
+        raise SettingError(f"model.encoder cannot be set here: {name} brings what it sees through.")
     # as the config reads them: "32" on a command line and 32 in a file are the same
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
     return Order(replace(identity, config=config, decode=settings.decode), reader, settings, sources, name, start)
@@ -113,7 +127,7 @@ def old_order(asked: Asked, folder: RunFolder) -> Order:
     system = find_system(old["system"])
     settings = resolve(old["settings"], asked.said)
     config = from_dict(system.config, old["model"], "model.")
-    changes = override(config, settings.model, "model.")
+    changes = override(config, seen_through(config, settings.model), "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
     changed = differences(resolve(old["settings"], {}).as_dict(), settings.as_dict())
     # the one that changes no result, and that a machine with less memory may need otherwise

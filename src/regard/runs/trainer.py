@@ -103,8 +103,8 @@ class Trainer:
         for problem in problems:
             self._say(f"  {problem}")
         if saved is None:
-            if self.order.start is not None and not self.order.start.is_dir():
-                raise RunError(f"{self.order.start}: the folder that the run starts from is not there any more.")
+            if self.order.brought is not None and not self.order.brought.is_dir():
+                raise RunError(f"{self.order.brought}: the folder that the run starts from is not there any more.")
             self._say("  there is no whole checkpoint; starting at step 0")
         else:
             groups = saved.tensors()

@@ -15,6 +15,7 @@ from regard.errors import SettingError, UnknownName
 from regard.learn.optimiser import autocasts
 from regard.learn.settings import Train
 from regard.learn.world import asked_world, together
+from regard.loading import open_eyes
 from regard.model import Model, assemble, load
 from regard.nn.kernels import packed_kernel
 from regard.nn.relative import packs
@@ -69,8 +70,10 @@ def train(
         fresh = assemble(identity, prepared.reader)
         if order.start is not None and order.start.is_dir():
             made = start_from(fresh, order.start, order.settings.model)
-            for line in made if not going_on else ():
-                tell(console, f"  {line}")
+        else:
+            made = [] if order.brought is None or not order.brought.is_dir() else open_eyes(fresh)
+        for line in made if not going_on else ():
+            tell(console, f"  {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)
         stack.enter_context(trainer.disk_told())

@@ -6,6 +6,10 @@ from regard.errors import UnknownName
 from regard.systems import (
     bert,
     bit,
+    caption_attend,
+    caption_fixed,
+    caption_transformer,
+    caption_vit,
     convs2s,
     decoder,
     dpt,
@@ -31,6 +35,7 @@ SYSTEMS: dict[str, System] = {
         transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM,
         longformer.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, resnet.SYSTEM, bit.SYSTEM, swin.SYSTEM, imagegpt.SYSTEM, dpt.SYSTEM,
         rnn.SYSTEM, rnnsearch.SYSTEM, convs2s.SYSTEM,
+        caption_fixed.SYSTEM, caption_attend.SYSTEM, caption_transformer.SYSTEM, caption_vit.SYSTEM,
     )
 }  # fmt: skip
 

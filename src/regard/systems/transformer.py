@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from regard.errors import WeightsError
 from regard.nn.block import Placement, Stack, Tokens, vaswani_block
+from regard.nn.crossing import CrossDecoder
 from regard.nn.norm import Norm
-from regard.nn.position import Added, Sinusoid, added
+from regard.nn.position import Sinusoid, added
 from regard.nn.relative import Relative, Standing, check_relative, inside
 from regard.nn.rules import Causal, Packed, Real, Rule, join, marks
 from regard.nn.state import DecoderState
@@ -111,22 +112,8 @@ PRESETS = {
 }
 
 
-class Transformer(nn.Module):
-    fixed = True
-    """search may ask for a state of fixed size"""
-
-    def __init__(self, tokens: Tokens, position: Added, encoder: Stack, decoder: Stack, dropout: float) -> None:
-        super().__init__()
-        self.tokens, self.position, self.encoder, self.decoder = tokens, position, encoder, decoder
-        self.dropout = nn.Dropout(dropout)
-
-    def embed(
-        self, ids: Int[Tensor, "B L"], where: Int[Tensor, "..."], known: Float[Tensor, "room D"] | None = None
-    ) -> Float[Tensor, "B L D"]:
-        """`known`: the positions 0, 1, … computed before."""
-        x = self.tokens(ids)
-        places = self.position(where).to(x.dtype) if known is None else known[where]
-        return self.dropout(x + places)
+class Transformer(CrossDecoder):
+    encoder: Stack
 
     def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[Float[Tensor, "B S D"], tuple[Tensor, ...]]:
         where = _places(batch.x, batch.offsets) if batch.where is None else batch.where
@@ -148,12 +135,8 @@ class Transformer(nn.Module):
             rule = join(Causal(), Packed(batch.target_offsets, batch.target_offsets), real)
             context_rule = join(Packed(batch.target_offsets, batch.offsets), context_rule)
         where = _places(batch.target, batch.target_offsets)
-        x, standing = self.embed(batch.target, where), Standing(where, where)
-        sequence, _ = self.decoder(x, context, rule=rule, context_rule=context_rule, standing=standing)
+        sequence = self.tell(batch.target, context, rule=rule, context_rule=context_rule, where=where)
         return States(sequence, taps=tapped, context=context)
-
-    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        return self.tokens.read(x)
 
     def start(self, batch: Batch, room: int | None = None) -> DecoderState:
         """Read the source, and all but the last token of the prompt `batch.target`.
@@ -165,36 +148,7 @@ class Transformer(nn.Module):
             raise ValueError("generation starts from padded sources and prompts of one length")
         context, _ = self.encode(batch)
         real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None]
-        layers, measured = self.decoder.memories(context, room), self.decoder.measures
-        state = DecoderState.fresh(layers, len(context), context.device, room, real, measured=measured)
-        # keys and values of the source are made here, once, before beams multiply the rows
-        for layer, regarded in zip(state.layers, self.decoder.regarded(context), strict=True):
-            layer.cross = regarded
-        state.silence()
-        if state.homes is not None:
-            state.places = self.position(state.homes).to(context.dtype).contiguous()  # a recording writes it
-        if batch.target.shape[1] > 1:
-            self.advance(batch.target[:, :-1], state)
-        return state
-
-    def step(self, tokens: Int[Tensor, "B"], state: DecoderState) -> Float[Tensor, "B V"]:
-        """The logits that follow one more token of each row, or of each beam of a row."""
-        x = self.advance(tokens.view(-1, state.beams), state)
-        return self.read(x.flatten(0, 1))
-
-    def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
-        """A beam is a query of its source's row: all stand at one position."""
-        turn = state.turn(ids.shape[1])
-        x, _ = self.decoder(
-            self.embed(ids, turn.where, state.places),
-            rule=turn.rules,
-            context_rule=state.regard,
-            memory=state.layers,
-            where=turn.columns,
-            standing=None if self.decoder.position is None else state.standing(turn.where),
-        )
-        state.passed(turn.where.shape[-1])
-        return x
+        return self.begin(context, real, batch.target, room)
 
 
 def _places(ids: Tensor, offsets: Offsets | None) -> Tensor:

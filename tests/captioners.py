@@ -1,0 +1,76 @@
+"""A tiny captioner of every kind, seeing through any body that sees, with pictures and captions to ask it about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.systems import SYSTEMS
+from regard.systems.captioning import Captioner
+from regard.waists import IGNORE, Batch
+from tiny import noise
+
+EYES: dict[str, tuple[str, dict[str, Any]]] = {
+    "resnet": ("resnet-tiny", {"start": 4, "widths": [4, 8, 8, 12], "depths": [1, 1, 1, 1], "stride": 2}),
+    "bit": ("bit-50", {"start": 8, "widths": [32, 32, 32, 32], "depths": [1, 1, 1, 1], "groups": 4, "stride": 8}),
+    "vit": ("vit-tiny", {"patch": 8, "width": 12, "depth": 2, "heads": 3, "hidden": 20}),
+    "hybrid": ("hybrid-tiny", {"stages": [1, 1], "start": 8, "groups": 4, "width": 12, "depth": 2, "heads": 3, "hidden": 20}),
+    "swin": ("swin-mini", {"width": 8, "depths": [2, 1, 1, 1], "heads": [2, 1, 4, 8], "window": 3}),
+}  # fmt: skip
+"""A preset and what is changed of it."""
+
+SHARED: dict[str, Any] = {"size": 32, "vocabulary": 23, "length": 24}
+SIZES: dict[str, dict[str, Any]] = {
+    "caption-fixed": {"width": 10, "embedding": 7},
+    "caption-attend": {"width": 10, "embedding": 7, "inner": 9},
+    "caption-transformer": {"width": 16, "depth": 2, "decoder_depth": 2, "heads": 4, "hidden": 20},
+    "caption-vit": {"width": 15, "depth": 2, "heads": 3, "hidden": 20},
+}
+KINDS = [(name, eyes) for name in SIZES for eyes in (("vit",) if name == "caption-vit" else EYES)]
+USUAL = [(name, "vit" if name == "caption-vit" else "resnet") for name in SIZES]
+
+
+def config_of(name: str, eyes: str = "", **changes: Any) -> Captioner:
+    encoder, seeing = EYES[eyes or dict(USUAL)[name]]
+    return SYSTEMS[name].config(**{**SHARED, **SIZES[name], "encoder": encoder, "seeing": seeing, **changes})
+
+
+def fresh(name: str, eyes: str = "", **changes: Any) -> Any:
+    return SYSTEMS[name].build(config_of(name, eyes, **changes))
+
+
+def noisy(body: Any, seed: int = 1) -> Any:
+    """In float64, all parameters noise, and what norms have gathered too."""
+    body = body.double().eval()
+    with torch.no_grad():
+        for number, (name, tensor) in enumerate((*body.named_parameters(), *body.named_buffers())):
+            made = noise(*tensor.shape, seed=1000 * seed + number)
+            tensor.copy_(0.5 + made.abs() if name.endswith("running_var") else 0.4 * made)
+    return body
+
+
+def made(name: str, eyes: str = "", seed: int = 1, **changes: Any) -> Any:
+    return noisy(fresh(name, eyes, **changes), seed)
+
+
+def pictures(rows: int, height: int = 32, width: int = 32, seed: int = 3) -> Tensor:
+    return noise(rows, 3, height, width, seed=seed)
+
+
+def captions(lengths: tuple[int, ...] = (6, 3, 5), seed: int = 4) -> tuple[Tensor, Tensor]:
+    """What is read and what should be said, padded."""
+    longest, random = max(lengths), torch.Generator().manual_seed(seed)
+    words = torch.randint(3, 23, (len(lengths), longest), generator=random)
+    target, labels = torch.zeros_like(words), torch.full_like(words, IGNORE)
+    for row, length in enumerate(lengths):
+        said = words[row, : length - 1]
+        target[row, :length] = torch.cat([torch.tensor([1]), said])
+        labels[row, :length] = torch.cat([said, torch.tensor([2])])
+    return target, labels
+
+
+def batch_of(lengths: tuple[int, ...] = (6, 3, 5), height: int = 32, width: int = 32) -> Batch:
+    target, labels = captions(lengths)
+    return Batch(pictures(len(lengths), height, width), target=target, labels=labels)

@@ -1,0 +1,365 @@
+"""What holds for every captioner, whatever it sees through and however it speaks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from captioners import EYES, KINDS, USUAL, batch_of, config_of, fresh, made, pictures
+from regard.config import as_dict, from_dict, override
+from regard.decode.recorded import recorded
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.errors import RegardError, SettingError, UnknownName
+from regard.learn.optimiser import make_optimiser
+from regard.learn.settings import Train
+from regard.nn.loss import cross_entropy
+from regard.nn.watch import attention_names, watch
+from regard.systems import SYSTEMS
+from regard.waists import Batch
+from tiny import gradients, near
+
+kinds = pytest.mark.parametrize(("name", "eyes"), KINDS)
+usual = pytest.mark.parametrize(("name", "eyes"), USUAL)
+TINY = [f"{name}-tiny" for name, _ in USUAL]
+
+
+def logits_of(body: Any, batch: Batch) -> torch.Tensor:
+    return body.read(body(batch).sequence)
+
+
+# -- teacher forcing and steps
+
+
+@kinds
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48)])
+def test_steps_say_what_a_whole_pass_says(name: str, eyes: str, height: int, width: int) -> None:
+    body, batch = made(name, eyes), batch_of((6, 6, 6), height, width)
+    assert batch.target is not None
+    right = logits_of(body, batch)
+    assert right.shape == (3, 6, 23)
+    for prompt in (1, 3):
+        state = body.start(replace(batch, target=batch.target[:, :prompt]))
+        for at in range(prompt - 1, 6):
+            near(body.step(batch.target[:, at], state), right[:, at], 1e-11)
+        assert state.at.tolist() == [6, 6, 6]
+
+
+@kinds
+def test_neighbours_and_padding_change_nothing(name: str, eyes: str) -> None:
+    body, batch = made(name, eyes), batch_of()
+    assert batch.target is not None
+    together = logits_of(body, batch)
+    for row, length in enumerate((6, 3, 5)):
+        alone = Batch(batch.x[row : row + 1], target=batch.target[row : row + 1, :length])
+        near(together[row : row + 1, :length], logits_of(body, alone), 1e-11)
+    longer = replace(batch, target=torch.nn.functional.pad(batch.target, (0, 2), value=7), labels=None)
+    near(logits_of(body, longer)[:, :6], together, 1e-11)
+
+
+@kinds
+def test_another_picture_says_something_else(name: str, eyes: str) -> None:
+    body, batch = made(name, eyes), batch_of()
+    other = replace(batch, x=pictures(3, seed=9))
+    with torch.no_grad():
+        assert float((logits_of(body, batch) - logits_of(body, other)).abs().amax(-1).min()) > 1e-4
+
+
+@usual
+def test_rows_come_and_go_wherever_they_stand(name: str, eyes: str) -> None:
+    """One at its fifth word, of another size of picture, joins two at their second; then the first leaves."""
+    body, batch, wide = made(name, eyes), batch_of((6, 6)), batch_of((6,), 32, 48)
+    assert batch.target is not None and wide.target is not None
+    first, second = logits_of(body, batch), logits_of(body, wide)
+    with torch.no_grad():
+        state = body.start(replace(batch, target=batch.target[:, :2]))
+        state.join(body.start(replace(wide, target=wide.target[:, :5])))
+        tokens = torch.cat([batch.target[:, 1], wide.target[:, 4]])
+        near(body.step(tokens, state), torch.cat([first[:, 1], second[:, 4]]), 1e-11)
+        state.keep(torch.tensor([2, 1]))
+        near(
+            body.step(torch.stack([wide.target[0, 5], batch.target[1, 2]]), state),
+            torch.stack([second[0, 5], first[1, 2]]),
+            1e-11,
+        )
+        assert state.at.tolist() == [6, 3]
+
+
+@usual
+@pytest.mark.parametrize("room", [None, 9])
+def test_beams_keep_their_own_pasts(name: str, eyes: str, room: int | None) -> None:
+    body, batch, W = made(name, eyes), batch_of((2, 2, 2)), 2
+    assert batch.target is not None
+    said = torch.randint(3, 23, (4, 6), generator=torch.Generator().manual_seed(8))
+    with torch.no_grad():
+        state = body.start(batch, room)
+        state.widen(W)
+        paths, owners = batch.target.repeat_interleave(W, 0)[:, :-1], torch.arange(3).repeat_interleave(W)
+        for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
+            tokens = batch.target[:, -1].repeat_interleave(W) if number == 0 else said[number]
+            paths = torch.cat([paths, tokens[:, None]], 1)
+            near(body.step(tokens, state), logits_of(body, Batch(batch.x[owners], target=paths))[:, -1], 1e-11)
+            state.reorder(torch.tensor(rows))
+            paths = paths[rows]
+            if number == 1:  # the second picture leaves
+                kept = [4, 5, 0, 1]
+                state.keep(torch.tensor(kept))
+                paths, owners, said = paths[kept], owners[kept], said[:, :4]
+
+
+# -- search
+
+SETTINGS = [
+    Decode(),
+    Decode(beam=3, best=2),
+    Decode(sample=True, best=2, seed=3),
+    Decode(beam=4, penalty=1.0, stop="sure"),
+]
+
+
+@usual
+def test_greedy_search_says_the_likeliest_word_each_time(name: str, eyes: str) -> None:
+    body, batch = made(name, eyes), batch_of((1, 1, 1))
+    assert batch.target is not None
+    said = batch.target
+    for _ in range(7):
+        said = torch.cat([said, logits_of(body, Batch(batch.x, target=said))[:, -1:].argmax(-1)], 1)
+    found = search(body, batch, 2, torch.tensor([7, 7, 7]), Decode())
+    for row, options in enumerate(found):
+        right = said[row, 1:].tolist()
+        assert list(options[0].tokens) == (right[: right.index(2)] if 2 in right else right)
+
+
+@usual
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(name: str, eyes: str, settings: Decode) -> None:
+    body, batch, limits = made(name, eyes, seed=5), batch_of((1, 1, 1)), torch.tensor([6, 9, 7])
+    right = search(body, batch, 2, limits, settings)
+    assert body.fixed and any(len(options[0].tokens) > 2 for options in right)
+    for row in range(3):
+        alone = search(body, batch.rows(torch.tensor([row])), 2, limits[row : row + 1], settings, np.array([row]))[0]
+        assert [found.tokens for found in alone] == [found.tokens for found in right[row]]
+    with torch.inference_mode():
+        for _ in range(2):  # the second time in the tensors of the first
+            ours = recorded(body, batch, 2, limits, settings, np.arange(3), None, graph=False)
+            assert ours is not None
+            assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
+            for mine, theirs in zip(ours, right, strict=True):
+                assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-9)
+
+
+def test_a_caption_of_a_vit_ends_where_its_positions_do() -> None:
+    body = made("caption-vit", length=5)
+    with pytest.raises(RegardError, match="5 positions"):
+        body(batch_of((6,)))
+    state = body.start(batch_of((5,)))
+    body.step(torch.tensor([4]), state)
+    with pytest.raises(RegardError, match="5 positions"):
+        body.step(torch.tensor([4]), state)
+
+
+# -- what is looked at
+
+
+@kinds
+def test_what_is_regarded_lies_on_the_grid(name: str, eyes: str) -> None:
+    body = made(name, eyes)
+    for height, width in ((32, 32), (32, 48)):
+        batch = batch_of((4, 2), height, width)
+        rows, columns = body.grid(batch)
+        context = body(batch).context
+        if name == "caption-fixed":
+            assert context is None
+            continue
+        assert context.shape[1] == rows * columns + body.first_place
+        assert body.first_place == int(name == "caption-vit")
+        looked = [place for place in attention_names(body) if place == "align" or place.endswith(".cross")]
+        assert looked == (
+            ["align"] if name == "caption-attend" else ["decoder.blocks.0.cross", "decoder.blocks.1.cross"]
+        )
+        with watch(body, looked) as seen:
+            plain = logits_of(body, batch)
+        for place in looked:
+            weights = seen.weights(place)
+            assert weights.shape[::3] == (2, rows * columns + body.first_place) and weights.shape[2] == 4
+            near(weights.sum(-1), torch.ones_like(weights[..., 0]))
+        near(plain, logits_of(body, batch), 1e-11)
+
+
+@pytest.mark.parametrize("name", ["caption-attend", "caption-transformer"])
+@pytest.mark.parametrize(
+    ("eyes", "tap", "places"), [("resnet", 1, 64), ("resnet", 2, 16), ("bit", 0, 64), ("vit", 0, 16), ("swin", 1, 64)]
+)
+def test_a_lower_map_is_looked_at_and_nothing_behind_it_is_kept(name: str, eyes: str, tap: int, places: int) -> None:
+    body, whole, batch = made(name, eyes, tap=tap), made(name, eyes), batch_of()
+    states = body(batch)
+    assert states.context.shape[1] == places == body.grid(batch)[0] * body.grid(batch)[1]
+    kept = dict(body.eyes.body.state_dict())
+    assert kept.keys() < whole.eyes.body.state_dict().keys()
+    whole.eyes.body.load_state_dict({**whole.eyes.body.state_dict(), **kept})
+    right = whole.eyes.body(Batch(batch.x), taps=(body.eyes.tap.at,)).taps[0]
+    right = right[:, 1:] if right.ndim == 3 else right.flatten(2).mT
+    near(body.eyes.places(batch.x), right)
+    assert set(gradients(body, logits_of(body, batch).square().sum())) == {key for key, _ in body.named_parameters()}
+
+
+# -- learning
+
+
+def loss_of(body: Any, batch: Batch) -> torch.Tensor:
+    states = body(batch)
+    total = cross_entropy(body.read(states.sequence), batch.labels, 0.1)[0]
+    return total + states.side.get("penalty", 0.0)
+
+
+@kinds
+def test_the_loss_reaches_every_parameter(name: str, eyes: str) -> None:
+    body = made(name, eyes).train()
+    found = gradients(body, loss_of(body, batch_of()))
+    # the token that starts a caption of caption-attend is never read, the others of its table are
+    assert {key for key, gradient in found.items() if bool(gradient.any())} == {
+        key for key, _ in body.named_parameters()
+    }
+    assert all(bool(gradient.isfinite().all()) for gradient in found.values())
+
+
+@kinds
+def test_frozen_eyes_learn_nothing_and_gather_nothing(name: str, eyes: str) -> None:
+    body = made(name, eyes, frozen=True).train()
+    before = {key: tensor.clone() for key, tensor in body.eyes.state_dict().items()}
+    assert body.training and body.eyes.training and not any(part.training for part in body.eyes.body.modules())
+    batch = batch_of()
+    near(body.eyes.summary(batch.x), body.eyes.summary(batch.x))
+    loss_of(body, batch).backward()
+    assert all(part.grad is None for part in body.eyes.parameters())
+    learnt = {id(part) for group in make_optimiser(body, Train()).param_groups for part in group["params"]}
+    assert learnt == {id(part) for key, part in body.named_parameters() if not key.startswith("eyes.")}
+    assert all(torch.equal(before[key], tensor) for key, tensor in body.eyes.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["caption-fixed", "caption-attend", "caption-transformer"])
+def test_batch_norms_of_eyes_that_learn_gather_in_training_alone(name: str) -> None:
+    body, batch = made(name), batch_of()
+    norm = body.eyes.body.stem.norm
+    before = norm.running_mean.clone()
+    quiet = logits_of(body, batch)
+    assert torch.equal(norm.running_mean, before)
+    body.train()
+    body(batch)
+    assert not torch.equal(norm.running_mean, before)
+    assert not torch.allclose(logits_of(body.eval(), batch), quiet)
+
+
+@usual
+def test_dropout_works_in_training_and_only_then(name: str, eyes: str) -> None:
+    body, batch = made(name, eyes, dropout=0.4, frozen=True), batch_of()
+    assert torch.equal(logits_of(body, batch), logits_of(body, batch))
+    body.train()
+    assert not torch.equal(logits_of(body, batch), logits_of(body, batch))
+
+
+@usual
+def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
+    torch.manual_seed(0)
+    body, batch = fresh(name, eyes, dropout=0.0).train(), batch_of()
+    batch = replace(batch, x=batch.x.float())
+    right = loss_of(body, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = loss_of(body, batch)
+    ours.backward()
+    assert ours.item() == pytest.approx(right.item(), rel=0.02)
+    assert all(bool(part.grad.isfinite().all()) for part in body.parameters())
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        body.eval()
+        whole = logits_of(body, batch).float()
+        state = body.start(replace(batch, target=batch.target[:, :2]))  # type: ignore[index]
+        ours = body.step(batch.target[:, 1], state).float()  # type: ignore[index]
+    assert float((ours - whole[:, 1]).abs().max()) < 0.05 * float(whole.abs().max()) + 0.02
+
+
+@usual
+def test_a_few_pictures_are_learnt_by_heart(name: str, eyes: str) -> None:
+    torch.manual_seed(1)
+    body, batch = fresh(name, eyes, dropout=0.0), batch_of()
+    batch = replace(batch, x=batch.x.float())
+    body.train()
+    optimiser = torch.optim.AdamW(body.parameters(), lr=3e-2 if name == "caption-attend" else 1e-2)
+    for _ in range(150 if name == "caption-attend" else 80):
+        optimiser.zero_grad()
+        loss_of(body, batch).backward()
+        optimiser.step()
+    asked = Batch(batch.x, target=batch.target[:, :1])  # type: ignore[index]
+    found = search(body.eval(), asked, 2, torch.tensor([9] * 3), Decode(beam=2))
+    right = [[int(word) for word in row if word > 2] for row in batch.labels]  # type: ignore[union-attr]
+    assert [list(options[0].tokens) for options in found] == right
+
+
+# -- configs
+
+
+@kinds
+def test_a_config_remembers_what_it_sees_through(name: str, eyes: str) -> None:
+    config = config_of(name, eyes)
+    kept = json.loads(json.dumps(as_dict(config)))
+    back = from_dict(type(config), kept, "model.")
+    assert back == config and back.seeing == config.seeing and back.seeing["system"] == eyes
+    assert back.seeing["config"]["size"] == 32 and back.channels == 3
+    theirs, ours = (SYSTEMS[name].build(c).state_dict() for c in (config, back))
+    assert {key: part.shape for key, part in ours.items()} == {key: part.shape for key, part in theirs.items()}
+    with pytest.raises(SettingError, match=r"model\.seeing\.wdith"):
+        replace(config, seeing={"wdith": 3})
+
+
+def test_another_encoder_is_said_by_its_name() -> None:
+    config = config_of("caption-attend")
+    other = override(config, {"encoder": "resnet-18", "size": "64"}, "model.")
+    assert other.seeing["config"]["widths"] == [64, 128, 256, 512] and other.seeing["config"]["size"] == 64
+    changed = override(config, {"encoder": "vit-tiny", "seeing": "patch=8,depth=3"}, "model.")
+    assert changed.seeing["system"] == "vit" and changed.seeing["config"]["depth"] == 3
+    assert override(changed, {"size": 48}, "model.").seeing["config"] == {**changed.seeing["config"], "size": 48}
+    with pytest.raises(UnknownName, match="resnet-18"):
+        override(config, {"encoder": "resnet18"}, "model.")
+    with pytest.raises(UnknownName, match="Name one of these presets, or a folder"):
+        override(config, {"encoder": "gpt2-small"}, "model.")
+    with pytest.raises(SettingError, match=r"'resnet'.*sees through vit.*caption-attend"):
+        override(config_of("caption-vit"), {"encoder": "resnet-18"}, "model.")
+    with pytest.raises(SettingError, match=r"multiple of model\.patch"):
+        override(config, {"encoder": "vit-base-16", "size": 40}, "model.")
+    with pytest.raises(SettingError, match=r"model\.tap=4: .* 0, 1, 2, 3"):
+        override(config, {"tap": 4}, "model.")
+    with pytest.raises(SettingError, match=r"model\.tap=0: hybrid-tiny offers 2, 3"):
+        config_of("caption-attend", "hybrid", tap=0)
+    for name, value in (("width", 0), ("vocabulary", 0), ("dropout", 1.0), ("end", 23)):
+        with pytest.raises(SettingError, match=rf"model\.{name}"):
+            override(config, {name: value}, "model.")
+
+
+# -- presets
+
+
+@pytest.mark.parametrize("preset", [key for name, _ in USUAL for key in SYSTEMS[name].presets])
+def test_a_preset_has_exactly_the_parameters_it_says(preset: str) -> None:
+    system = next(SYSTEMS[name] for name, _ in USUAL if preset in SYSTEMS[name].presets)
+    with torch.device("meta"):
+        body = system.build(system.presets[preset].config)
+    assert sum(part.numel() for part in body.parameters()) == system.presets[preset].parameters
+
+
+def test_the_tiny_ones_are_of_about_one_size() -> None:
+    counts = [SYSTEMS[name].presets[f"{name}-tiny"].parameters for name, _ in USUAL]
+    assert max(counts) < 1.1 * min(counts)
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_the_grid_is_what_the_body_makes_of_any_size(eyes: str) -> None:
+    body = made("caption-transformer", eyes, places="none")
+    side = 8 if eyes in ("vit", "hybrid") else 1
+    for height, width in ((24, 40), (32 + 5 // side, 17 * side if side == 1 else 48)):
+        pixels = pictures(1, height - height % side, width)
+        rows, columns = body.eyes.grid(pixels)
+        assert body.eyes.places(pixels).shape[1] == rows * columns

@@ -1,0 +1,139 @@
+"""Captioners that see through a folder: what is taken from it, when, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from captioners import config_of, noisy, pictures
+from regard.config import as_dict, from_dict, override
+from regard.errors import SettingError, WeightsError
+from regard.inputs.pixels import Pixels
+from regard.loading import open_eyes, seen_through
+from regard.systems import SYSTEMS
+from regard.waists import Batch
+from sights import SIZES, fresh
+from tiny import near
+
+SEEN = ("resnet", "bit", "vit", "hybrid", "swin")
+CHANGES: dict[str, dict[str, Any]] = {
+    "resnet": {"kernel": 7, "stride": 2, "pool": True}, "bit": {}, "vit": {}, "hybrid": {}, "swin": {},
+}  # fmt: skip
+"""As they can be published."""
+
+
+def learnt(system: str, folder: Path, published: bool = True, **changes: Any) -> Any:
+    """A folder of a body whose numbers are all noise, with the head of another task beside it."""
+    model = fresh(system, "classify", **{**CHANGES[system], "size": 16, **changes})
+    noisy(model.body)
+    model.float()
+    model.reader = replace(model.reader, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    if published:
+        regard.save(model, folder)
+    else:
+        model.save(folder)
+    return model.eval()
+
+
+def captioner(name: str, **changes: Any) -> Any:
+    """A captioner made anew with these settings, as training and `build` make it."""
+    plain = config_of(name)
+    config = override(plain, seen_through(plain, changes), "model.")
+    torch.manual_seed(0)
+    model = SimpleNamespace(config=config, body=SYSTEMS[name].build(config))
+    return model, open_eyes(model)
+
+
+@pytest.mark.parametrize("system", SEEN)
+@pytest.mark.parametrize("name", ["caption-fixed", "caption-attend", "caption-transformer", "caption-vit"])
+def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: Path) -> None:
+    if name == "caption-vit" and system != "vit":
+        return
+    theirs = learnt(system, tmp_path / "it")
+    model, said = captioner(name, encoder=str(tmp_path / "it"), frozen="true")
+    assert said == [f"it sees through {tmp_path / 'it'}, which does not learn"]
+    assert model.config.size == 16 and model.config.seeing["system"] == system
+    x = pictures(2, 32, 32).float()
+    right = theirs.body(Batch(x))
+    model.body.eval()
+    near(model.body.eyes.look(x), right.sequence, 1e-5)  # those that learn may take other kernels
+    near(model.body.eyes.summary(x), right.summary, 1e-5)
+    # a saved one says all by itself, wherever the folder has gone
+    shutil.rmtree(tmp_path / "it")
+    kept = from_dict(type(model.config), json.loads(json.dumps(as_dict(model.config))), "model.")
+    assert kept == model.config
+    SYSTEMS[name].build(kept).load_state_dict(model.body.state_dict())
+    assert override(kept, seen_through(kept, {"encoder": str(tmp_path / "it")}), "model.") == kept
+
+
+def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
+    """Kept under our own names, as no published layout can say its first convolution."""
+    theirs = learnt("resnet", tmp_path, False, kernel=3, stride=1)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard"
+    model, _ = captioner("caption-attend", encoder=str(tmp_path), tap="2")
+    x = pictures(2, 16, 16).float()
+    right = theirs.body(Batch(x), taps=(2,)).taps[0].flatten(2).mT
+    assert torch.equal(model.body.eval().eyes.places(x), right) and all(
+        p.requires_grad for p in model.body.parameters()
+    )
+
+
+def test_the_size_of_pictures_follows_from_the_folder_unless_it_is_said(tmp_path: Path) -> None:
+    learnt("vit", tmp_path)
+    config = captioner("caption-vit", encoder=str(tmp_path))[0].config
+    assert config.size == 16 and config.pixels().mean == (0.1, 0.2, 0.3) and config.pixels().size == (16, 16)
+    model, _ = captioner("caption-vit", encoder=str(tmp_path), size="32")
+    assert model.config.size == 32 and model.config.seeing["config"]["size"] == 16
+    assert model.config.pixels().size == (32, 32) and model.config.pixels().std == (0.4, 0.5, 0.6)
+    assert model.body.grid(Batch(pictures(1, 32, 32))) == (8, 8)
+    replace(Pixels.load(tmp_path), size=(24, 24)).save(tmp_path)
+    assert captioner("caption-vit", encoder=str(tmp_path))[0].config.size == 24
+    assert config_of("caption-fixed").pixels() is None
+
+
+def test_a_folder_is_found_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt("resnet", tmp_path / "seen")
+    monkeypatch.chdir(tmp_path)
+    for name in ("seen", "./seen", str(tmp_path / "seen")):
+        assert captioner("caption-fixed", encoder=name)[0].config.encoder == str(tmp_path / "seen")
+
+
+def test_what_cannot_be_seen_through_is_refused(tmp_path: Path) -> None:
+    def refused(**changes: Any) -> str:
+        with pytest.raises((SettingError, WeightsError)) as error:
+            captioner(changes.pop("name", "caption-fixed"), **changes)
+        return str(error.value)
+
+    assert "unknown folder" in refused(encoder=str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    assert "no config.json" in refused(encoder=str(tmp_path / "empty"))
+    fresh("imagegpt", "draw").save(tmp_path / "painter")
+    told = refused(encoder=str(tmp_path / "painter"))
+    assert "'imagegpt'" in told and "resnet or bit or vit or hybrid or swin" in told
+    learnt("resnet", tmp_path / "seen")
+    assert "sees through vit" in refused(encoder=str(tmp_path / "seen"), name="caption-vit")
+    assert "says itself what it is" in refused(encoder=str(tmp_path / "seen"), seeing="stride=1")
+    (tmp_path / "seen" / "model.safetensors").unlink()
+    assert "model.safetensors" in refused(encoder=str(tmp_path / "seen"))
+    with pytest.raises(SettingError, match=r"regard\.build read"):
+        config_of("caption-fixed", encoder=str(tmp_path / "seen"))
+
+
+def test_weights_of_other_sizes_than_were_told_are_refused(tmp_path: Path) -> None:
+    learnt("resnet", tmp_path)
+    model, _ = captioner("caption-fixed", encoder=str(tmp_path))
+    learnt("resnet", tmp_path, widths=(4, 8, 8, 16))
+    with pytest.raises(WeightsError, match="are not those that its config tells of"):
+        open_eyes(model)
+
+
+def test_sizes_of_the_systems_that_see_are_known_here() -> None:
+    assert set(SEEN) <= set(SIZES) and open_eyes(SimpleNamespace(config=config_of("caption-fixed"), body=None)) == []
