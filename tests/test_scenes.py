@@ -189,7 +189,9 @@ def test_written_scenes_are_pictures_and_captions(made: dict[str, list[Scene]], 
             assert np.array_equal(read_picture(str(places[name].parent / row["image"])), picture)
             assert row["captions"] == [caption(scene.things)]
             assert [tuple(thing["box"]) for thing in row["objects"]] == [tuple(box) for box in boxes]
-            assert " ".join(word for word, _, _ in row["words"]) == caption(scene.things)
+            assert row["words"] == [[word.text, word.kind, list(word.things)] for word in scenes.words(scene.things)]
+    scenes.write(tmp_path, 48, {"train": made["train"][5:7]})  # what is given is written, whatever stands there
+    assert len(places["train"].read_text().splitlines()) == 2
 
 
 def test_the_whole_set_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
