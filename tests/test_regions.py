@@ -32,7 +32,7 @@ def test_borders_of_places_may_lie_within_pixels() -> None:
 
 
 def test_boxes_are_joined_and_cut_at_the_border() -> None:
-    mask = mask_of([(0, 0, 2, 2), (1, 1, 3, 3), (-5, 3, 1, 9)], (4, 4))
+    mask = mask_of([(0, 0, 2, 2), (1, 1, 3, 3), (-2, 3, 1, 9)], (4, 4))
     assert mask.astype(int).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0]]
     assert not mask_of([(-3, 0, -1, 4)], (4, 4)).any()
 
@@ -52,6 +52,7 @@ def test_a_hit_is_the_place_looked_at_most() -> None:
     assert hit(np.array([[0.1, 0.5], [0.4, 0.0]]), cover) == 1
     assert hit(np.array([[0.1, 0.4], [0.5, 0.0]]), cover) == 0
     assert hit(np.full((2, 2), 0.25), cover) == 0.5  # undecided, as chance is
+    assert not within(np.zeros((2, 2))).any()
 
 
 def test_scores_are_means_by_kind_beside_chance() -> None:
