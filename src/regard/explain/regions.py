@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,20 @@ class Score:
     even_share: float
     hit: float
     even_hit: float
+
+
+def regards_of(
+    maps: NDArray[np.floating], words: Sequence[Sequence[Any]], boxes: Sequence[Box], size: Shape
+) -> list[Regard]:
+    """Of maps (words, rows, columns) of a caption, and for each of its words the text, what it tells (nothing, where it names
+    nothing), and the numbers of the objects that it names."""
+    if len(maps) != len(words):
+        raise ValueError(f"{len(maps)} maps cannot be those of {len(words)} words")
+    return [
+        Regard(kind, weights, [boxes[number] for number in things], size)
+        for weights, (_, kind, things) in zip(maps, words, strict=True)
+        if kind
+    ]
 
 
 def mask_of(boxes: Iterable[Box], size: Shape) -> NDArray[np.bool_]:
