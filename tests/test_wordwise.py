@@ -111,6 +111,8 @@ def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(
     right = np.zeros((HIDDEN, HIDDEN))
     right[3:5, 3:5] = 0.25  # the four places whose surroundings hold it
     assert np.allclose(layer.weights, right, atol=1e-6)
+    (layer,) = model.explain(255 - picture).told.layers  # what makes it likelier when hidden did not count
+    assert not layer.weights.any()
 
 
 def test_modes_of_a_model_are_left_as_they_were(text: Text) -> None:
