@@ -4,8 +4,8 @@
     python benchmarks/scene_captions.py OUT --figure PICTURE
 
 The scenes are drawn into OUT/scenes. Checkpoints are selected on the validation part. Exact match is told by the number of
-objects, for scenes of combinations that were seen in training and for those with one that was not. Attention is scored while the
-right caption is read: the share of it on the objects that each word names, how often the place looked at most is one of theirs,
+objects, for scenes of combinations that were seen in training and for those with one that was not. Attention is scored while
+the right caption is read: the share of it on the objects that each word names, how often the place looked at most is theirs,
 and what an even look would give; of the mean of all heads, and of the one head that did best on validation scenes.
 """
 
