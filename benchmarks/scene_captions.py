@@ -23,6 +23,8 @@ from side_by_side import side_by_side
 
 from regard.data import scenes
 
+SIDE = 96
+"""Pixels of a picture: a cell of a scene has 32, and the captioners look over grids of 6 x 6 and 8 x 8 places."""
 MODELS = {
     "fixed": "caption-fixed-tiny",
     "attend": "caption-attend-tiny",
@@ -31,7 +33,7 @@ MODELS = {
 }
 ALIKE = ("train.passes=40", "train.images=128", "train.rate=1e-3", "train.warmup=0.05", "train.schedule=cosine",
          "train.decay=0.05", "train.smoothing=0", "train.every=1000", "data.vocabulary=400", "data.score=500",
-         f"model.size={scenes.SIDE}", "decode.beam=1")  # fmt: skip
+         f"model.size={SIDE}", "decode.beam=1")  # fmt: skip
 TESTS = {
     "test": "all combinations seen",
     "test-pairs": "a colour and shape unseen",
@@ -110,7 +112,7 @@ def regions(model: Any, given: Any, which: Sequence[Which]) -> dict[Which, Any]:
     for picture, caption, words, boxes in given:
         told = model.explain(picture, caption).told
         for one, kept in found.items():
-            kept += regards_of(told.maps(*one), words, boxes, (scenes.SIDE, scenes.SIDE))
+            kept += regards_of(told.maps(*one), words, boxes, (SIDE, SIDE))
     return {one: scored(kept) for one, kept in found.items()}
 
 
@@ -166,7 +168,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.figure:
         return figure(asked.out, asked.figure)
-    places = scenes.write(asked.out / "scenes")
+    places = scenes.write(asked.out / "scenes", SIDE)
     files = ["--data", str(places["train"]), "--valid", str(places["valid"])]
     trainings = {
         name: ["caption", "--model", MODELS[name], *files, "--set", *ALIKE, *asked.set] for name in asked.names

@@ -96,7 +96,7 @@ def explain_caption(model: Asked, source: Any, target: str | None = None, at: Pi
     groups = _groups(text, said)
     words = tuple(_word(text, said, group, own, logs) for group in groups)
     facts = {
-        "probability of the whole caption": f"{float(own.sum().exp()):.3g}",
+        "probability of the whole caption": f"{float(own.double().sum().exp()):.3g}",
         "of its end": f"{float(own[-1].exp()):.3g}",
     }
     layers, how = grid_layers(model.body, batch, looks, groups), LOOKED
