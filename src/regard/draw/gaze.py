@@ -45,7 +45,7 @@ def gaze_page(
     `asked`: who looked, in words and where that is; `about`: what each of the ways means, and "attention"."""
     check_ending(path, (".html", ".htm"))
     data = {
-        "picture": _uri(picture),
+        "picture": uri(picture),
         "size": picture.shape[:2],
         "ways": {name: _whole(way.weights, way.covers) for name, way in ways.items()},
         "attention": [[_whole(grid, layer.covers) for grid in layer.weights] for layer in layers],
@@ -53,7 +53,7 @@ def gaze_page(
         "each": [_bytes(layer.each) for layer in layers if layer.each is not None],
         "asked": {"name": asked[0], "mark": asked[1]},
         "lattice": lattice,
-        "positions": None if positions is None else _uri(position_sheet(positions)),
+        "positions": None if positions is None else uri(position_sheet(positions)),
         "glow": list(GLOW),
         "about": {name: (about or {}).get(name, "") for name in (*ways, "attention")},
         "unit": "pixel" if layers and layers[0].weights.shape[-2:] == picture.shape[:2] else "place",
@@ -79,7 +79,8 @@ def _bytes(each: np.ndarray) -> dict[str, Any]:
     return {"most": most.ravel().tolist(), "bytes": base64.b64encode(shares.tobytes()).decode()}
 
 
-def _uri(picture: np.ndarray) -> str:
+def uri(picture: np.ndarray) -> str:
+    """A picture as a page holds it in itself."""
     from PIL import Image
 
     to = io.BytesIO()

@@ -106,7 +106,7 @@ def over_heat(
     not `smooth`: its places are seen. `most` is the weight of the brightest glow; None: the largest."""
     most = float(np.nanmax(weights, initial=0.0)) if most is None else most
     shape = picture.shape[0], picture.shape[1]
-    wide = _stretched(np.nan_to_num(weights) / (most or 1.0), shape, smooth, covers)[..., None]
+    wide = stretched(np.nan_to_num(weights) / (most or 1.0), shape, smooth, covers)[..., None]
     picture = _coloured(picture, wide[..., 0])
     shares = np.clip(wide, 0, 1)
     grey = 0.3 * picture + 0.5 * picture.mean(-1, keepdims=True)
@@ -114,7 +114,7 @@ def over_heat(
     return ((1 - strength) * grey + strength * ramped(shares[..., 0], GLOW)).round().astype(np.uint8)
 
 
-def _stretched(grid: Map, shape: tuple[int, int], smooth: bool, covers: tuple[float, float]) -> Map:
+def stretched(grid: Map, shape: tuple[int, int], smooth: bool, covers: tuple[float, float]) -> Map:
     from PIL import Image
 
     small = Image.fromarray(np.ascontiguousarray(grid, dtype=np.float32))

@@ -33,27 +33,35 @@ def page(
     colours of how much each counted."""
     check_ending(path, (".html", ".htm"))
     ordered = cross_first(tuple(maps))
-    pairs = [(html.escape(name), html.escape(value)) for name, value in (facts or {}).items()]
     parts = {
         "title": html.escape(title),
         "note": html.escape(note),
-        "facts": "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs),
-        "style": _part("page.css"),
-        "script": _part("views.js") + _part("strip.js") + _part("counted.js") + _part("page.js"),
+        "facts": listed(facts or {}),
+        "style": part("page.css"),
+        "script": part("views.js") + part("strip.js") + part("counted.js") + part("page.js"),
         "data": _embedded(ordered, reading, decided),
     }
-    # One pass: what is put in is never searched for further places.
-    whole = re.sub(r"<!--(\w+)-->", lambda place: parts[place[1]], _part("page.html"))
+    return write_page("page.html", parts, path)
+
+
+def write_page(name: str, parts: Mapping[str, str], path: Path) -> Path:
+    """The frame of a page, its places filled. One pass: what is put in is never searched for further places."""
+    whole = re.sub(r"<!--(\w+)-->", lambda place: parts[place[1]], part(name))
     return write_whole(path, lambda to: to.write_bytes(whole.encode("utf-8", "replace")))
 
 
-def _part(name: str) -> str:
+def listed(facts: Mapping[str, str]) -> str:
+    pairs = [(html.escape(name), html.escape(value)) for name, value in facts.items()]
+    return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs)
+
+
+def part(name: str) -> str:
+    """A file that pages are made of."""
     return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
 
 
 def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None, decided: Decided | None) -> str:
-    """JSON that no HTML parser can take for a tag: plain ASCII, and every angle bracket and ampersand escaped."""
-    data = {
+    data: dict[str, object] = {
         "scale": SCALE,
         "light": LIGHT,
         "dark": DARK,
@@ -75,6 +83,11 @@ def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None, decided: 
         "reading": None if reading is None else _expected(reading),
         "decided": None if decided is None else _decided(decided),
     }
+    return embedded(data)
+
+
+def embedded(data: dict[str, object]) -> str:
+    """JSON that no HTML parser can take for a tag: plain ASCII, and every angle bracket and ampersand escaped."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

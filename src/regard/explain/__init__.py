@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from regard.errors import RegardError
+from regard.explain.caption import explain_caption
 from regard.explain.deciding import chosen, classified, embedded
 from regard.explain.decision import Decision, explain_decision
 from regard.explain.explanation import Explanation
@@ -38,6 +39,7 @@ SEEN: dict[str, Callable[[Asked, Any, str | None, Pixel | None], Explanation]] =
     "segment": explain_picture,
     "depth": explain_picture,
     "draw": explain_painting,
+    "caption": explain_caption,
 }
 """Of the tasks that read pictures."""
 

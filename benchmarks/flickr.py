@@ -1,0 +1,83 @@
+"""Flickr8k-small: four captioners, from nothing and with an encoder that has learnt on another set.
+
+    python benchmarks/flickr.py DATA OUT [name ...] [--encoder FOLDER] [--together 2] [--set …]    # train, then test, once
+    python benchmarks/flickr.py DATA OUT [name ...] --pictures FOLDER
+
+DATA holds captions.jsonl (2,400 pictures for training, 200 to select on, 400 to test, five captions each) and images/. FOLDER
+of `--encoder` is a run of a system that sees: a ResNet for the first three, a ViT for the last; such trainings are kept as
+name-taught beside those from nothing. All learn alike; they are selected by CIDEr on the dev part, and the test part is read
+once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from scene_captions import MODELS, summed
+from side_by_side import side_by_side
+
+ALIKE = ("train.passes=30", "train.images=64", "train.rate=5e-4", "train.warmup=0.05", "train.schedule=cosine",
+         "train.decay=0.05", "train.smoothing=0.1", "train.every=500", "data.vocabulary=3000", "data.crop=0.6",
+         "data.flip=true", "model.size=112")  # fmt: skip
+SHOWN = 6
+"""Test pictures that are drawn."""
+
+
+def test(name: str, data: Path, out: Path) -> None:
+    """Read once, with the checkpoint that did best on the dev part."""
+    from regard.runs.evaluating import evaluate
+
+    told = out / f"{name}.test.json"
+    if (out / f"{name}.json").exists() and not told.exists():
+        told.write_text(json.dumps(evaluate(out / name, [f"{data / 'captions.jsonl'}#test"]).scores))
+        print(name, "test", told.read_text(), flush=True)
+
+
+def pictures(name: str, data: Path, out: Path, folder: Path) -> None:
+    """What was said of some pictures of the test part, and what was looked at for each word."""
+    import regard
+
+    if not (out / name).exists():
+        return
+    model = regard.load(out / name)
+    rows = [json.loads(line) for line in (data / "captions.jsonl").read_text("utf-8").splitlines()]
+    files = [row["image"] for row in rows if row["split"] == "test"]
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(SHOWN):
+        file = data / files[number * len(files) // SHOWN]
+        found = model.explain(str(file))
+        print(name, found.title, found.save(folder / f"{name}-{file.stem}.png"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", default=list(MODELS))
+    parser.add_argument("--encoder", type=Path)
+    parser.add_argument("--together", type=int, default=2)
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--set", nargs="*", default=[])
+    asked = parser.parse_args()
+    if asked.pictures:
+        for name in asked.names:
+            for run in (name, f"{name}-taught"):
+                pictures(run, asked.data, asked.out, asked.pictures)
+        return
+    captions = asked.data / "captions.jsonl"
+    files = ["--data", f"{captions}#train", "--valid", f"{captions}#dev"]
+    more = [f"model.encoder={asked.encoder.resolve()}"] if asked.encoder else []
+    ending = "-taught" if asked.encoder else ""
+    trainings = {
+        name + ending: ["caption", "--model", MODELS[name], *files, "--set", *ALIKE, *more, *asked.set]
+        for name in asked.names
+    }
+    side_by_side(trainings, asked.out, asked.together, summed)
+    for name in trainings:
+        test(name, asked.data, asked.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The embedded scenes: four captioners trained alike, how many captions are right word for word, and what was looked at.
+
+    python benchmarks/scene_captions.py OUT [name ...] [--together 2] [--set …]    # train, then the test parts, once
+    python benchmarks/scene_captions.py OUT --figure PICTURE
+
+The scenes are drawn into OUT/scenes. Checkpoints are selected on the validation part. Exact match is told by the number of
+objects, for scenes of combinations that were seen in training and for those with one that was not. Attention is scored while
+the right caption is read: the share of it on the objects that each word names, how often the place looked at most is theirs,
+and what an even look would give; of the mean of all heads, and of the one head that did best on validation scenes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from side_by_side import side_by_side
+
+from regard.data import scenes
+
+SIDE = 96
+"""Pixels of a picture: a cell of a scene has 32, and the captioners look over grids of 6 x 6 and 8 x 8 places."""
+MODELS = {
+    "fixed": "caption-fixed-tiny",
+    "attend": "caption-attend-tiny",
+    "transformer": "caption-transformer-tiny",
+    "vit": "caption-vit-tiny",
+}
+ALIKE = ("train.passes=40", "train.images=128", "train.rate=1e-3", "train.warmup=0.05", "train.schedule=cosine",
+         "train.decay=0.05", "train.smoothing=0", "train.every=1000", "data.vocabulary=400", "data.score=500",
+         f"model.size={SIDE}", "decode.beam=1")  # fmt: skip
+TESTS = {
+    "test": "all combinations seen",
+    "test-pairs": "a colour and shape unseen",
+    "test-relations": "a relation unseen",
+}
+LOOKS = 500
+"""Test scenes whose attention is scored."""
+CHOICES = 100
+"""Validation scenes that the best head is chosen by."""
+
+Which = tuple[int | None, int | None]
+"""A layer and a head; None: the mean of all."""
+
+
+def summed(run: Path) -> dict[str, Any]:
+    from regard.runs.info import info
+
+    kept = json.loads((run / "regard.json").read_text())
+    return {"parameters": info(str(run)).parameters, "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
+
+
+def test(name: str, places: dict[str, Path], out: Path) -> None:
+    """Read once, with the checkpoint that did best on the validation part."""
+    from regard.runs.evaluating import evaluate
+
+    told = out / f"{name}.test.json"
+    if not (out / f"{name}.json").exists() or told.exists():
+        return
+    found: dict[str, Any] = {"exact": {}}
+    for part in TESTS:
+        right, many = Counter[int](), Counter[int]()
+        for row in evaluate(out / name, [str(places[part])]).rows:
+            said = scenes.parsed(row["reference"])
+            assert said is not None
+            many[len(said.things)] += 1
+            right[len(said.things)] += row["answer"] == row["reference"]
+        found["exact"][part] = {n: 100 * right[n] / many[n] for n in sorted(many)}
+        found["exact"][part]["all"] = 100 * right.total() / many.total()
+    found["looked"] = looked(out / name, places)
+    told.write_text(json.dumps(found))
+    print(name, told.read_text(), flush=True)
+
+
+def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
+    """Of the mean of all layers and heads, and of the head that did best on validation scenes; nothing without attention."""
+    import regard
+    from regard.explain.caption import COUNTED
+    from regard.explain.regions import TOTAL
+    from regard.runs.training import pick_device
+
+    model = regard.load(run, device=pick_device("auto"))
+    first = next(samples(places["valid"], 1))
+    seen = model.explain(*first[:2]).told
+    if seen.how == COUNTED:
+        return {}
+    heads: list[Which] = [(n, h + 1) for n, layer in enumerate(seen.layers, 1) for h in range(len(layer.weights))]
+    tried = regions(model, samples(places["valid"], CHOICES), heads)
+    best = max(heads, key=lambda which: tried[which][TOTAL].share)
+    found = regions(model, samples(places["test"], LOOKS), [(None, None), best])
+    told = {"mean": found[None, None], f"layer {best[0]}, head {best[1]}": found[best]}
+    return {which: {kind: asdict(score) for kind, score in scores.items()} for which, scores in told.items()}
+
+
+def samples(place: Path, many: int) -> Any:
+    """Picture, caption, words and boxes of scenes from all over a part."""
+    lines = place.read_text().splitlines()
+    for number in range(0, len(lines), max(len(lines) // many, 1)):
+        row = json.loads(lines[number])
+        yield str(place.parent / row["image"]), row["captions"][0], row["words"], [one["box"] for one in row["objects"]]
+
+
+def regions(model: Any, given: Any, which: Sequence[Which]) -> dict[Which, Any]:
+    from regard.explain.regions import regards_of, scored
+
+    found: dict[Which, list[Any]] = {one: [] for one in which}
+    for picture, caption, words, boxes in given:
+        told = model.explain(picture, caption).told
+        for one, kept in found.items():
+            kept += regards_of(told.maps(*one), words, boxes, (SIDE, SIDE))
+    return {one: scored(kept) for one, kept in found.items()}
+
+
+def figure(out: Path, picture: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    told = {name: json.loads(path.read_text()) for name in MODELS if (path := out / f"{name}.test.json").exists()}
+    shown, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained", width_ratios=(1, 1, 1, 1.5))
+    for place, (part, title) in zip(axes, TESTS.items(), strict=False):
+        for name, found in told.items():
+            counts = {int(n): value for n, value in found["exact"][part].items() if n != "all"}
+            place.plot(list(counts), list(counts.values()), marker="o", label=MODELS[name])
+        place.set(title=title, xlabel="objects", ylim=(0, 102), xticks=range(1, scenes.MOST + 1))
+        place.grid(axis="y", alpha=0.3)
+    axes[0].set_ylabel("captions right word for word, %")
+    axes[0].legend(fontsize=8, loc="lower left")
+    attending = {name: found["looked"] for name, found in told.items() if found["looked"]}
+    kinds = ("colour", "shape", "size", "relation")
+    for number, (name, looks) in enumerate(attending.items()):
+        (_, best) = looks
+        at = [kind + (number - (len(attending) - 1) / 2) * 0.25 for kind in range(len(kinds))]
+        axes[3].bar(at, [100 * looks[best][kind]["share"] for kind in kinds], 0.22, label=f"{MODELS[name]}: {best}")
+        axes[3].plot(
+            at,
+            [100 * looks[best][kind]["hit"] for kind in kinds],
+            "k_",
+            ms=9,
+            label="place looked at most" if not number else None,
+        )
+        axes[3].plot(
+            at,
+            [100 * looks[best][kind]["even_share"] for kind in kinds],
+            "kx",
+            ms=4,
+            label="share by chance" if not number else None,
+        )
+    axes[3].set(title="attention on the named objects, %", ylim=(0, 102), xticks=range(len(kinds)), xticklabels=kinds)
+    if attending:
+        axes[3].legend(fontsize=7)
+    shown.savefig(picture, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", default=list(MODELS))
+    parser.add_argument("--together", type=int, default=2)
+    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--set", nargs="*", default=[])
+    asked = parser.parse_args()
+    if asked.figure:
+        return figure(asked.out, asked.figure)
+    places = scenes.write(asked.out / "scenes", SIDE)
+    files = ["--data", str(places["train"]), "--valid", str(places["valid"])]
+    trainings = {
+        name: ["caption", "--model", MODELS[name], *files, "--set", *ALIKE, *asked.set] for name in asked.names
+    }
+    side_by_side(trainings, asked.out, asked.together, summed)
+    for name in asked.names:
+        test(name, places, asked.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Coloured shapes as pixels: which points a shape holds, how much of each pixel it covers, and the grounds that it lies on.
+
+Everything is computed by arithmetic alone, so that a scene has the same bytes on every machine. A pixel at the edge of a shape
+takes part of its colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Picture = NDArray[np.uint8]
+Points = NDArray[np.float64]
+Inside = Callable[[Points, Points], NDArray[np.bool_]]
+
+SAMPLES: Final = 4
+"""Points across and down each pixel that are asked whether they lie in a shape."""
+
+
+class Box(NamedTuple):
+    """Pixels from the left and the top, right and bottom not included."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+class Ground(NamedTuple):
+    """What a scene lies on: a light colour, plain or with a faint texture of its own."""
+
+    colour: tuple[int, int, int]
+    texture: str = "plain"
+    seed: int = 0
+
+
+COLOURS: Final[dict[str, tuple[int, int, int]]] = {
+    "red": (206, 32, 38), "orange": (243, 128, 22), "yellow": (250, 210, 22), "green": (42, 148, 62), "blue": (34, 92, 200),
+    "purple": (136, 52, 160), "black": (26, 26, 30),
+}  # fmt: skip
+
+GROUNDS: Final = ((250, 250, 248), (232, 236, 240), (245, 238, 224), (226, 238, 232), (240, 230, 240))
+TEXTURES: Final = ("plain", "grain", "stripes", "checks")
+FAINT: Final = 7.0
+"""How much lighter or darker a texture makes its ground, in bytes."""
+
+
+def _polygon(corners: Sequence[tuple[float, float]]) -> Inside:
+    """A point lies inside where a line to its right crosses the border an odd number of times."""
+
+    def inside(x: Points, y: Points) -> NDArray[np.bool_]:
+        found = np.zeros(np.broadcast_shapes(x.shape, y.shape), dtype=bool)
+        for (x1, y1), (x2, y2) in zip(corners, [*corners[1:], corners[0]], strict=True):
+            if y1 != y2:
+                found ^= ((y1 > y) != (y2 > y)) & (x < x1 + (y - y1) * ((x2 - x1) / (y2 - y1)))
+        return found
+
+    return inside
+
+
+def _rays(radii: Sequence[float], many: int) -> list[tuple[float, float]]:
+    """Corners around the middle, the first one straight above it, at these distances by turns."""
+    turns = [2 * math.pi * number / many for number in range(many)]
+    return [
+        (radii[n % len(radii)] * math.sin(turn), -radii[n % len(radii)] * math.cos(turn))
+        for n, turn in enumerate(turns)
+    ]
+
+
+SHAPES: Final[dict[str, Inside]] = {
+    "circle": lambda x, y: x * x + y * y < 0.94**2,
+    "square": lambda x, y: (abs(x) < 0.84) & (abs(y) < 0.84),
+    "triangle": _polygon([(0.0, -0.95), (0.98, 0.85), (-0.98, 0.85)]),
+    "star": _polygon(_rays((1.0, 0.42), 10)),
+    "cross": lambda x, y: ((abs(x) < 0.3) & (abs(y) < 0.95)) | ((abs(y) < 0.3) & (abs(x) < 0.95)),
+    "ring": lambda x, y: (x * x + y * y < 0.96**2) & (x * x + y * y > 0.52**2),
+}
+"""Each within one unit of the middle, down and across."""
+
+
+def coverage(shape: str, middle: tuple[float, float], radius: float, side: int) -> tuple[Box, Points]:
+    """The smallest box that holds all pixels of the shape, and how much of each of them it covers. `middle`: down and
+    across, in pixels as the radius is."""
+    across, top, left = (
+        math.ceil(2 * radius) + 3,
+        math.floor(middle[0] - radius) - 1,
+        math.floor(middle[1] - radius) - 1,
+    )
+    at = (np.arange(across * SAMPLES) + 0.5) / SAMPLES
+    y, x = (at + top - middle[0]) / radius, (at + left - middle[1]) / radius
+    held = SHAPES[shape](x[None], y[:, None]).reshape(across, SAMPLES, across, SAMPLES)
+    shares = held.mean((1, 3))
+    rows, columns = shares.any(1).nonzero()[0], shares.any(0).nonzero()[0]
+    (first, last), (start, end) = (rows[0], rows[-1] + 1), (columns[0], columns[-1] + 1)
+    box = Box(left + int(start), top + int(first), left + int(end), top + int(last))
+    if box.left < 0 or box.top < 0 or max(box.right, box.bottom) > side:
+        raise ValueError(f"a {shape} at {middle} of radius {radius} does not lie in {side} x {side} pixels")
+    return box, shares[first:last, start:end]
+
+
+def laid(ground: Ground, side: int) -> Points:
+    """(side, side, 3), of which the texture is a little lighter and darker."""
+    at = np.arange(side)
+    period = max(2, side // 16)
+    shade = np.zeros((side, side))
+    if ground.texture == "grain":  # the old generator: its numbers are promised to stay what they are
+        shade = 2 * np.random.RandomState(ground.seed).random_sample((side, side)) - 1
+    elif ground.texture == "stripes":
+        stripes = np.where((at + ground.seed // 2) // period % 2, 1.0, -1.0)
+        shade += stripes[:, None] if ground.seed % 2 else stripes
+    elif ground.texture == "checks":
+        shade += np.where((at[:, None] // period + at[None] // period + ground.seed) % 2, 1.0, -1.0)
+    return np.array(ground.colour, dtype=np.float64) + FAINT * shade[..., None]
+
+
+def put(onto: Points, box: Box, shares: Points, colour: Sequence[float]) -> None:
+    """Lay a colour over what is there, each pixel by its share."""
+    part = onto[box.top : box.bottom, box.left : box.right]
+    part += shares[..., None] * (np.array(colour, dtype=np.float64) - part)
+
+
+def to_bytes(pixels: Points) -> Picture:
+    return np.rint(pixels.clip(0, 255)).astype(np.uint8)

@@ -1,0 +1,240 @@
+"""Captions explained word by word: what is shown is what was looked at, on sheets, on pages and in numbers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pointer import Captioner, spotted
+from regard.data.scenes import Scene, caption, drawn, parts, words
+from regard.draw.wordwise import DARK, EVEN, Layer, Said, Saying, bright, draw_wordwise, lit, tint, wordwise_page
+from regard.errors import RegardError
+from regard.explain.caption import HIDDEN, Wordwise
+from regard.explain.regions import TOTAL, regards_of, scored
+from regard.inputs.text import Text
+
+GRID = (3, 5)
+RANDOM = np.random.RandomState(1)
+PICTURE = RANDOM.randint(0, 256, (20, 30, 3)).astype(np.uint8)
+SENTENCE = "a red dog sees the little cat"
+
+
+@pytest.fixture(scope="module")
+def text() -> Text:
+    """`dog` and `little` are several tokens each."""
+    return Text.train(["a red star sees the cat above a blue ring"] * 3, 330)
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    sizes = {"train": (0, 0, 0, 1, 0)}
+    return parts(sizes=sizes)["train"][0]
+
+
+def tokens_of(text: Text, sentence: str) -> list[int]:
+    """How many each word has: none is shared."""
+    return [len(text.encode([word])[0]) for word in sentence.split()]
+
+
+def tables(text: Text, *shapes: tuple[int, ...], aside: int = 0) -> list[np.ndarray]:
+    """Weights of chance, of so many heads each; nothing for an attention of one."""
+    steps, places = len(text.encode([SENTENCE])[0]) + 1, GRID[0] * GRID[1] + aside
+    return [RANDOM.dirichlet(np.ones(places), (*shape, steps)) for shape in shapes]
+
+
+def explained(text: Text, given: list[np.ndarray], **asked: str) -> Wordwise:
+    return Captioner(SENTENCE, given, GRID, 24, text).explain(PICTURE, **asked)
+
+
+@pytest.mark.parametrize("aside", [0, 1])
+def test_each_word_has_the_weights_with_which_it_was_said(text: Text, aside: int) -> None:
+    given = tables(text, (2,), (), (3,), aside=aside)  # two layers of several heads, and one that looks step by step
+    found = explained(text, given).told
+    assert [said.word for said in found.words] == SENTENCE.split()
+    assert [layer.weights.shape for layer in found.layers] == [(n, 7, *GRID) for n in (2, 1, 3)]
+    ends = np.cumsum(tokens_of(text, SENTENCE))
+    assert ends[-1] == len(text.encode([SENTENCE])[0]) > len(ends) == 7
+    for layer, table in zip(found.layers, given, strict=True):
+        table = table.reshape(-1, *table.shape[-2:])[:, :-1, aside:]  # the end is no word, a class token no place
+        for word, steps in enumerate(np.split(np.arange(table.shape[1]), ends[:-1])):
+            right = table[:, steps].mean(1).reshape(-1, *GRID)
+            assert np.abs(layer.weights[:, word] - right).max() < 1e-6
+    means = [layer.weights.mean(0) for layer in found.layers]
+    assert np.allclose(found.maps(), np.mean(means, 0))
+    assert np.allclose(found.maps(3), means[2]) and np.allclose(found.maps(3, 2), found.layers[2].weights[1])
+    assert np.allclose(found.maps(None, 1), np.mean([layer.weights[0] for layer in found.layers], 0))
+    assert ("looked at, but no place" in explained(text, given).facts) == bool(aside)
+
+
+def test_words_have_the_probability_of_their_tokens(text: Text) -> None:
+    model = Captioner(SENTENCE, tables(text, (2,)), GRID, 24, text)
+    found = model.explain(PICTURE)
+    middle = model.pixels_or_refuse().prepare(PICTURE)[12, 12]
+    sure = np.exp(3 + (middle / 255 * 2 - 1).mean())
+    token = sure / (sure + text.size - 1)
+    for said, many in zip(found.told.words, tokens_of(text, SENTENCE), strict=True):
+        assert said.chance == pytest.approx(token**many, rel=1e-4)
+        assert said.likely[0][1] == pytest.approx(token, rel=1e-4) and len(said.likely) == 5
+    assert found.told.words[1].likely[0][0] == "red"
+    assert float(found.facts["of its end"]) == pytest.approx(token, rel=5e-3)
+
+
+def test_a_caption_that_is_given_is_read(text: Text) -> None:
+    found = explained(text, tables(text, (2,)), target=" the cat")
+    assert [said.word for said in found.told.words] == ["the", "cat"]
+    assert found.title == "a picture → the cat"
+    for wrong, told in (("  ", "empty"), ("cat " * 80, "at most 63")):
+        with pytest.raises(RegardError, match=told):
+            explained(text, tables(text, (2,)), target=wrong)
+    model = Captioner(SENTENCE, tables(text, (2,)), GRID, 24, text)
+    with pytest.raises(RegardError, match="no place can be asked"):
+        model.explain(PICTURE, at=(1, 1))
+    model.said = []
+    with pytest.raises(RegardError, match="says nothing"):
+        model.explain(PICTURE)
+
+
+def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(text: Text) -> None:
+    """The stand-in reads the pixel in the middle, which is light on a dark ground."""
+    picture = np.zeros((64, 64, 3), dtype=np.uint8)
+    picture[28:37, 28:37] = 255
+    model = Captioner("a red star", [], GRID, 64, text)
+    found = model.explain(picture)
+    (layer,) = found.told.layers
+    assert layer.weights.shape == (1, 3, HIDDEN, HIDDEN) and found.told.how == "counted"
+    right = np.zeros((HIDDEN, HIDDEN))
+    right[3:5, 3:5] = 0.25  # the four places whose surroundings hold it
+    assert np.allclose(layer.weights, right, atol=1e-6)
+    (layer,) = model.explain(255 - picture).told.layers  # what makes it likelier when hidden did not count
+    assert not layer.weights.any()
+
+
+def test_modes_of_a_model_are_left_as_they_were(text: Text) -> None:
+    for given in (tables(text, (2,)), []):
+        model = Captioner("a red star", given, GRID, 24, text)
+        for training in (True, False):
+            model.train(training)
+            model.explain(PICTURE)
+            assert model.training == training == model.body.training
+
+
+def test_what_named_objects_were_looked_at_is_scored(scene: Scene) -> None:
+    text = Text.train([caption(scene.things)] * 3, 330)
+    picture, boxes = drawn(scene, 64)
+    model = Captioner(caption(scene.things), [spotted(scene, 64, (8, 8), 2)], (8, 8), 64, text)
+    told = [tuple(word) for word in words(scene.things)]
+    found = scored(regards_of(model.explain(picture).told.maps(), told, boxes, (64, 64)))
+    assert set(found) - {TOTAL} <= {"colour", "shape", "relation", "size"}
+    assert found[TOTAL].words == sum(bool(kind) for _, kind, _ in told)
+    assert found[TOTAL].share > 3 * found[TOTAL].even_share and found[TOTAL].hit > 0.9 > found[TOTAL].even_hit
+    with pytest.raises(ValueError, match="maps"):
+        regards_of(np.ones((2, 8, 8)), told, boxes, (64, 64))
+
+
+# -- light
+
+
+def test_what_was_looked_at_keeps_its_light() -> None:
+    picture = np.full((40, 40, 3), (200, 120, 40), dtype=np.uint8)
+    weights = np.zeros((4, 4))
+    weights[1, 2] = 0.5
+    found = lit(picture, weights, bright(weights)).astype(float)
+    warm = picture + tint(picture) * (np.array([255, 178, 92]) - picture.astype(float))
+    assert np.abs(found[14:16, 24:26] - warm[0, 0]).max() <= 2.5
+    grey = picture[0, 0].mean()
+    assert np.abs(found[35, 3] - DARK * (0.6 * picture[0, 0] + 0.4 * grey)).max() <= 1
+    assert found[14, 24].sum() > found[14, 17].sum() > found[35, 3].sum()  # it fades
+    assert tint(np.zeros((2, 2, 3), dtype=np.uint8)) > 0.4 and tint(np.full((2, 2, 3), 255, dtype=np.uint8)) == 0
+
+
+def test_even_looks_are_not_bright() -> None:
+    even = np.full((4, 4), 1 / 16)
+    assert bright(even) == EVEN / 16 and bright(np.eye(4) / 2) == 0.5 and bright(np.ones((1, 1))) == 1
+    picture = np.full((8, 8, 3), 255, dtype=np.uint8)
+    assert lit(picture, even, bright(even)).max() < 255 * (DARK + (1 - DARK) / 3)
+
+
+# -- sheets, pages and numbers
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_a_sheet_has_a_picture_for_each_word(text: Text, tmp_path: Path, ending: str) -> None:
+    found = explained(text, tables(text, (2,), (2,)))
+    path = found.save(tmp_path / f"sheet{ending}", layer=2, head=1)
+    if ending == ".svg":
+        drawn_text = path.read_text()
+        assert drawn_text.count("<image") == 7 + 1 + 1  # the picture itself, and what the light means
+        assert all(f">{word}<" in drawn_text for word in SENTENCE.split()) and "layer 2 of 2, head 1 of 2" in drawn_text
+    else:
+        with Image.open(path) as shown:
+            assert shown.width > 1500 and np.asarray(shown.convert("L")).std() > 10
+
+
+@pytest.mark.parametrize("many, size", [(1, (8, 8)), (7, (30, 90)), (20, (90, 30))])
+def test_sheets_of_few_and_of_many_words(tmp_path: Path, many: int, size: tuple[int, int]) -> None:
+    said = tuple(Said(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(many))
+    weights = RANDOM.dirichlet(np.ones(6), (1, many)).reshape(1, many, 2, 3)
+    saying = Saying(np.zeros((*size, 3), dtype=np.uint8), said, (Layer("layer 1", weights),))
+    path = draw_wordwise(saying, tmp_path / "sheet.png", "a very long title " * 30, "$1 and $2")
+    with Image.open(path) as sheet:
+        assert sheet.width <= 11.5 * 160
+    page = wordwise_page(saying, tmp_path / "page.html", "t", "n", {})
+    assert len(json.loads(data_of(page))["words"]) == many
+
+
+def data_of(page: Path) -> str:
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    return str(found)
+
+
+def test_a_page_holds_everything_in_itself(text: Text, tmp_path: Path) -> None:
+    found = explained(text, tables(text, (2,), (3,)))
+    path = found.save(tmp_path / "page.html")
+    whole = path.read_text()
+    assert "://" not in whole and not re.search(r'(src|href)="', whole) and "<!--" not in whole
+    data = json.loads(data_of(path))
+    assert data["picture"].startswith("data:image/png;base64,")
+    assert data["grid"] == list(GRID) and [word["word"] for word in data["words"]] == SENTENCE.split()
+    for layer, right in zip(data["layers"], found.told.layers, strict=True):
+        shares = np.frombuffer(base64.b64decode(layer["bytes"]), dtype=np.uint8).reshape(right.weights.shape)
+        most = np.array(layer["most"]).reshape(right.weights.shape[:2])[..., None, None]
+        assert np.abs(shares / 255 * most - right.weights).max() <= most.max() / 500
+        assert layer["heads"] == len(right.weights)
+
+
+def test_no_word_can_break_a_page(tmp_path: Path) -> None:
+    wild = '</script><b onclick="x">&<!--data-->'
+    saying = Saying(PICTURE, (Said(wild, 1.0, ((wild, 1.0),)),), (Layer("layer 1", np.ones((1, 1, 2, 2)) / 4),))
+    path = wordwise_page(saying, tmp_path / "page.html", wild, wild, {wild: wild})
+    assert json.loads(data_of(path))["words"][0]["word"] == wild
+    assert "<b onclick" not in path.read_text()
+
+
+def test_numbers_are_those_that_are_drawn(text: Text, tmp_path: Path) -> None:
+    found = explained(text, tables(text, (2,)))
+    told = json.loads(found.save(tmp_path / "numbers.json").read_text())
+    assert [word["word"] for word in told["words"]] == SENTENCE.split() and told["grid"] == list(GRID)
+    assert np.allclose(told["weights"]["layer 1"], found.told.layers[0].weights)
+
+
+def test_layers_and_heads_that_are_not_there_are_refused(text: Text, tmp_path: Path) -> None:
+    found = explained(text, tables(text, (2,), (3,)))
+    for layer, head, told in (
+        (3, None, "no layer 3: there are 2"),
+        (1, 3, "no head 3: there are 2"),
+        (None, 3, "no head 3"),
+    ):
+        with pytest.raises(RegardError, match=told):
+            found.save(tmp_path / "sheet.png", layer, head)
+    with pytest.raises(RegardError, match="written as"):
+        found.save(tmp_path / "sheet.gif")
+    with pytest.raises(RegardError, match="no word"):
+        Saying(PICTURE, (), ())
+    with pytest.raises(ValueError, match="2 words"):
+        Saying(PICTURE, (Said("a", 1.0), Said("b", 1.0)), (Layer("layer 1", np.ones((1, 1, 2, 2))),))
