@@ -16,9 +16,10 @@ import numpy.typing as npt
 from regard.draw.colour import INK, LINE, QUIET
 from regard.draw.gaze import uri
 from regard.draw.label import label
-from regard.draw.overlay import Picture, stretched
+from regard.draw.overlay import stretched
 from regard.draw.page import embedded, listed, part, write_page
 from regard.draw.paper import LETTER, Sheet, check_ending, styled, wrapped
+from regard.draw.shades import Picture
 from regard.errors import RegardError
 
 Weights = npt.NDArray[np.floating]

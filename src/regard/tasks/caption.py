@@ -29,9 +29,9 @@ from regard.inputs.text import END, PAD, START, Role, Text
 from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
 from regard.tasks.cider import cider, words
-from regard.tasks.pictured import Pictured, Seeing, opened, place_of, row_of, together
+from regard.tasks.pictured import CHANGED, Pictured, Seeing, opened, place_of, row_of, together
 from regard.tasks.spoken import spoken
-from regard.tasks.task import Encoded, Scored, Sums, Terms, lengths_of, names_of
+from regard.tasks.task import SEARCH, SPOKEN, Encoded, Scored, Sums, Terms, lengths_of, names_of
 from regard.waists import IGNORE, Answer, Batch
 
 MARKS: dict[Role, str] = {"pad": PAD, "start": START, "end": END}
@@ -85,6 +85,9 @@ class Caption(Pictured):
     worded = True
     rows = "captions"
     reader_files = ("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
+    heeds = (
+        *Pictured.heeds, *CHANGED, "data.vocabulary", "data.tokenizer", "data.longest", "train.smoothing", *SEARCH, *SPOKEN,
+    )  # fmt: skip
 
     # -- samples
 
