@@ -429,7 +429,7 @@ def test_commands_say_what_is_wrong_in_a_sentence(run: Path, album: Path, tmp_pa
         (["check", "caption", "--data", f"{album}#train"], "has no part 'train'"),
         (["train", "caption", "--data", f"{album}#train", "--model", "speaker-tiny"], "No row says what part"),
         (["evaluate", str(run), "--data", str(album / "images")], "folder without a file of captions"),
-        (["explain", str(run), "x"], "'caption' cannot be explained yet"),
+        (["explain", str(run), "x"], "x: there is no such file"),
     ]  # fmt: skip
     for words, right in wrong:
         out = ["--out", str(tmp_path / "no")] if words[0] == "train" else []
