@@ -15,7 +15,20 @@ from regard.data.plan import Packs
 from regard.data.tagged import Tagged
 from regard.data.texts import Passage
 from regard.model import Identity, Model, assemble
-from regard.systems import SYSTEMS, bert, decoder, gpt1, gpt2, gpt3, longformer, rnn, rnnsearch, roformer, transformer
+from regard.systems import (
+    SYSTEMS,
+    bert,
+    convs2s,
+    decoder,
+    gpt1,
+    gpt2,
+    gpt3,
+    longformer,
+    rnn,
+    rnnsearch,
+    roformer,
+    transformer,
+)
 from regard.tasks import TASKS
 from regard.tasks.language import documents
 from regard.waists import Batch
@@ -154,6 +167,19 @@ TINY: dict[str, Tiny] = {
             "dot": {"score": "dot", "encoder_width": 5},
             "general, one table": {"score": "general", "maxout": 7, "tables": "one", "source_vocabulary": 0},
             "unbiased": {"bias": False, "tables": "two", "source_vocabulary": 0},
+        },
+    ),
+    "convs2s": Tiny(
+        convs2s.Config(
+            stages=("10x3x2", "14x1"), decoder_stages=("8x3", "11x2", "11x3"), embedding=12, output=9, vocabulary=23,
+            length=40,
+        ),
+        PAIRS,
+        {
+            "one table": {"tables": "one", "output": 12, "decoder_stages": ()},
+            "even kernels, few positions, two tables": {
+                "stages": ("7x4", "7x2x2"), "length": 5, "tables": "two", "pad": 5, "start": 0, "end": 7,
+            },
         },
     ),
 }  # fmt: skip

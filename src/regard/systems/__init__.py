@@ -6,6 +6,7 @@ from regard.errors import UnknownName
 from regard.systems import (
     bert,
     bit,
+    convs2s,
     decoder,
     dpt,
     gpt1,
@@ -29,7 +30,7 @@ SYSTEMS: dict[str, System] = {
     for system in (
         transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM,
         longformer.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, resnet.SYSTEM, bit.SYSTEM, swin.SYSTEM, imagegpt.SYSTEM, dpt.SYSTEM,
-        rnn.SYSTEM, rnnsearch.SYSTEM,
+        rnn.SYSTEM, rnnsearch.SYSTEM, convs2s.SYSTEM,
     )
 }  # fmt: skip
 

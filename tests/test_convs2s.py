@@ -1,0 +1,350 @@
+"""Convolutional sequence to sequence against the equations, number by number, and every way of reading against every other."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import regard
+from conftest import train_tiny
+from regard.cli import app
+from regard.decode.recorded import recorded
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.errors import SettingError
+from regard.nn.convolved import Normed, Slowed
+from regard.nn.watch import watch
+from regard.systems import convs2s, find_preset
+from regard.systems.convs2s import Config, build, stages_of
+from regard.waists import Batch
+from tiny import TINY, collate, gradients, near, noise, noisy, tiny
+
+LABELS = ("as published", *TINY["convs2s"].variants)
+every = pytest.mark.parametrize("label", LABELS)
+Vector = list[Tensor]
+
+
+# -- the equations, with nothing of ours but the names of the parameters
+
+
+def layer(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    """b_o + g_o (v_o · x) / |v_o|"""
+    out = []
+    for o in range(len(p[f"{name}.bias"])):
+        v = p[f"{name}.weight"][o]
+        out.append(p[f"{name}.bias"][o] + p[f"{name}.gain"][o] * (v * x).sum() / (v * v).sum().sqrt())
+    return torch.stack(out)
+
+
+def block(p: dict[str, Tensor], name: str, x: Vector, kernel: int, before: int, look: Any = None) -> Vector:
+    zero, out = torch.zeros_like(x[0]), []
+    for i in range(len(x)):
+        window = [x[j] if 0 <= j < len(x) else zero for j in range(i - before, i - before + kernel)]
+        y = layer(p, f"{name}.conv", torch.cat(window))
+        half = len(y) // 2
+        h = torch.stack([y[c] / (1 + (-y[half + c]).exp()) for c in range(half)])
+        if look is not None:
+            h = look(name, h, i)
+        kept = layer(p, f"{name}.map", x[i]) if f"{name}.map.weight" in p else x[i]
+        out.append((h + kept) / math.sqrt(2))
+    return out
+
+
+def embedded(p: dict[str, Tensor], side: str, ids: list[int], length: int) -> Vector:
+    table = p.get(f"tables.{side}.weight", p["tables.target.weight"])
+    places = p[f"{side}_position.table.weight"]
+    return [table[token] + places[min(i, length - 1)] for i, token in enumerate(ids)]
+
+
+def oracle(p: dict[str, Tensor], config: Config, source: list[int], target: list[int]) -> Tensor:
+    """The logits of one pair; gradients of the encoder's states are a part of themselves."""
+    upper = stages_of(config.stages, "")
+    lower = stages_of(config.decoder_stages or config.stages, "")
+    e, g = embedded(p, "source", source, config.length), embedded(p, "target", target, config.length)
+    x = [layer(p, "encoder.into", place) for place in e]
+    for n, (_, kernel) in enumerate(upper):
+        x = block(p, f"encoder.blocks.{n}", x, kernel, (kernel - 1) // 2)
+    z = [layer(p, "encoder.out", place) for place in x]
+    part = 0.5 / len(lower)
+    z = [part * place + (1 - part) * place.detach() for place in z]
+
+    def look(name: str, h: Tensor, i: int) -> Tensor:
+        d = (layer(p, f"{name}.q", h) + g[i]) / math.sqrt(2)
+        scores = torch.stack([(d * place).sum() for place in z]).exp()
+        values = [(a + b) / math.sqrt(2) for a, b in zip(z, e, strict=True)]
+        c = sum((s / scores.sum() * v for s, v in zip(scores, values, strict=True)), torch.zeros_like(e[0]))
+        m = len(z)
+        return (layer(p, f"{name}.out", c * m * math.sqrt(1 / m)) + h) / math.sqrt(2)
+
+    y = [layer(p, "decoder.into", place) for place in g]
+    for n, (_, kernel) in enumerate(lower):
+        y = block(p, f"decoder.blocks.{n}", y, kernel, kernel - 1, look)
+    states = [layer(p, "decoder.out", place) for place in y]
+    if config.tables == "one":
+        return torch.stack([p["tables.target.weight"] @ state for state in states])
+    return torch.stack([layer(p, "tables.output", state) for state in states])
+
+
+def pair(batch: Batch, row: int) -> tuple[list[int], list[int]]:
+    assert batch.mask is not None and batch.target is not None and batch.labels is not None
+    said = int((batch.labels[row] >= 0).sum())
+    return batch.x[row, : batch.mask[row]].tolist(), batch.target[row, :said].tolist()
+
+
+@every
+def test_a_batch_says_what_the_equations_say_of_each_pair_and_learns_so(label: str) -> None:
+    model = tiny("convs2s", label)
+    batch = collate(model, TINY["convs2s"].samples)
+    logits = model.body.read(model.body(batch).sequence)
+    parameters = dict(model.body.named_parameters())
+    total, theirs = logits.new_zeros(()), logits.new_zeros(())
+    for row in range(len(batch.x)):
+        source, target = pair(batch, row)
+        right = oracle(parameters, model.config, source, target)
+        near(logits[row, : len(target)], right, 1e-11)
+        pull = noise(*right.shape, seed=row)
+        total, theirs = total + (logits[row, : len(target)] * pull).sum(), theirs + (right * pull).sum()
+    ours, wanted = gradients(model.body, total), gradients(model.body, theirs)
+    assert set(ours) == set(wanted) == set(parameters)
+    for name, gradient in wanted.items():
+        near(ours[name], gradient, 1e-10)
+
+
+def test_the_gradient_is_slowed_and_nothing_else() -> None:
+    x = noise(3, 4).requires_grad_()
+    y = Slowed.apply(x, 0.25)  # type: ignore[no-untyped-call]
+    assert torch.equal(y, x)
+    near(torch.autograd.grad((y * noise(3, 4, seed=1)).sum(), x)[0], noise(3, 4, seed=1) / 4)
+
+
+def test_a_decoder_sees_nothing_that_comes_and_an_encoder_as_far_as_its_kernels() -> None:
+    model = tiny("convs2s", stages=("10x3x2", "14x1"))
+    x, target = noise(1, 12).mul(5).abs().long() + 3, noise(1, 9, seed=1).mul(5).abs().long() + 3
+    e = model.body.embed(x, torch.arange(12), target=False).detach().requires_grad_()
+    z, _ = model.body.encoder(e)
+    reached = torch.autograd.grad(z[0, 6].sum(), e)[0][0].abs().sum(-1)
+    assert torch.nonzero(reached)[:, 0].tolist() == [4, 5, 6, 7, 8]
+    with torch.no_grad():
+        whole = model.logits(x, target)
+        for length in range(1, 9):
+            near(model.logits(x, target[:, :length]), whole[:, :length])
+
+
+# -- one token after another
+
+
+@every
+@pytest.mark.parametrize("prompt", [1, 3, 6])
+def test_steps_say_what_one_pass_says(label: str, prompt: int) -> None:
+    model = tiny("convs2s", label)
+    batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
+    target = noise(len(batch.x), 9, seed=2).mul(6).abs().long() + 3
+    with torch.no_grad():
+        right = model.body.read(model.body(replace(batch, target=target)).sequence)
+        state = model.body.start(replace(batch, target=target[:, :prompt]))
+        for place in range(prompt - 1, 9):
+            near(model.body.step(target[:, place], state), right[:, place])
+    assert state.at.tolist() == [9] * len(batch.x)
+
+
+def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
+    model = tiny("convs2s")
+    batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
+    target = noise(5, 8, seed=3).mul(6).abs().long() + 3
+    with torch.no_grad():
+        right = model.body.read(model.body(replace(batch, target=target)).sequence)
+        upper, lower = (replace(batch.rows(torch.tensor(rows)), target=target[rows]) for rows in ([0, 1], [2, 3, 4]))
+        upper = replace(upper, x=upper.x[:, : int(upper.mask.max())])  # type: ignore[union-attr]
+        state, other = (model.body.start(replace(part, target=part.target[:, :4])) for part in (upper, lower))  # type: ignore[index]
+        state.join(other)
+        near(model.body.step(target[:, 3], state), right[:, 3])
+        state.keep(torch.tensor([3, 1]))
+        near(model.body.step(target[[3, 1], 4], state), right[[3, 1], 4])
+        state.widen(2)
+        rows = torch.tensor([3, 3, 1, 1])
+        said = target[rows, 5].clone()
+        said[1::2] += 1
+        model.body.step(said, state)
+        state.reorder(torch.tensor([1, 0, 2, 2]))
+        said = said[[1, 0, 2, 2]]
+        paths = torch.cat([target[rows, :5], said[:, None], target[rows, 6:7]], 1)
+        wanted = model.body.read(model.body(replace(batch.rows(rows), target=paths)).sequence)[:, -1]
+        near(model.body.step(target[rows, 6], state), wanted)
+
+
+SETTINGS = [Decode(), Decode(beam=3, best=2, penalty=1.0, form="power"), Decode(sample=True, best=2, seed=3)]
+
+
+@every
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_rows_are_searched_as_each_alone_and_in_fixed_shapes(label: str, settings: Decode) -> None:
+    model = tiny("convs2s", label)
+    batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
+    batch = replace(batch, target=torch.full((5, 1), model.config.start))
+    assert batch.mask is not None
+    limits, banned = batch.mask + 6, torch.tensor([model.config.pad])
+    asked = (model.config.end, limits, settings, np.arange(5))
+    together = search(model.body, batch, *asked, (model.config.pad,))
+    for row in range(5):
+        x = batch.x[row : row + 1, : int(batch.mask[row])]
+        alone = Batch(x, target=batch.target[row : row + 1])  # type: ignore[index]
+        found = search(
+            model.body, alone, asked[0], limits[row : row + 1], settings, np.array([row]), (model.config.pad,)
+        )
+        assert [f.tokens for f in found[0]] == [f.tokens for f in together[row]]
+    with torch.inference_mode():
+        for _ in range(2):
+            fixed = recorded(model.body, batch, *asked, banned, graph=False)
+            assert fixed is not None
+            for mine, theirs in zip(fixed, together, strict=True):
+                assert [(f.tokens, f.why) for f in mine] == [(f.tokens, f.why) for f in theirs]
+                assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-10)
+
+
+def test_a_source_without_a_token_is_looked_at_as_nothing() -> None:
+    model = tiny("convs2s")
+    batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
+    assert batch.mask is not None
+    batch.mask[1] = 0
+    with torch.no_grad():
+        assert bool(model.body.read(model.body(batch).sequence).isfinite().all())
+
+
+# -- sizes, beginnings, settings
+
+
+@pytest.mark.parametrize("preset", convs2s.PRESETS)
+def test_a_preset_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> None:
+    """Every layer has a matrix and two numbers for each row of it; tables of words and positions are tables."""
+    config = find_preset(preset)[1].config
+    E, V, last = config.embedding, config.vocabulary, config.output
+    layers: list[tuple[int, int]] = []
+    for side, out in (("encoder", E), ("decoder", last)):
+        stages = stages_of((config.decoder_stages if side == "decoder" else ()) or config.stages, "")
+        layers.append((E, stages[0][0]))
+        width = stages[0][0]
+        for wide, kernel in stages:
+            layers.append((width * kernel, 2 * wide))
+            layers += [(width, wide)] if width != wide else []
+            layers += [(wide, E), (E, wide)] if side == "decoder" else []
+            width = wide
+        layers.append((width, out))
+    tables = 2 * config.length * E + (2 if config.tables == "three" else 1) * V * E
+    layers += [] if config.tables == "one" else [(last, V)]
+    total = tables + sum(width * out + 2 * out for width, out in layers)
+    assert total == find_preset(preset)[1].parameters
+
+
+def test_weights_begin_as_the_paper_says() -> None:
+    torch.manual_seed(0)
+    config = Config(stages=("64x3x2", "96x3"), embedding=80, output=72, vocabulary=500, dropout=0.2, length=400)
+    body = build(config)
+    stds = {
+        "tables.source": 0.1, "tables.target": 0.1, "source_position.table": 0.1, "target_position.table": 0.1,
+        "tables.output": math.sqrt(0.8 / 72), "encoder.into": math.sqrt(0.8 / 80), "encoder.out": math.sqrt(1 / 96),
+        "encoder.blocks.1.conv": math.sqrt(4 * 0.8 / (3 * 64)), "encoder.blocks.2.map": math.sqrt(1 / 64),
+        "decoder.blocks.2.conv": math.sqrt(4 * 0.8 / (3 * 64)), "decoder.blocks.2.q": math.sqrt(1 / 96),
+        "decoder.blocks.2.out": math.sqrt(1 / 80),
+    }  # fmt: skip
+    for name, std in stds.items():
+        module: Any = body.get_submodule(name)
+        assert float(module.weight.detach().std()) == pytest.approx(std, rel=0.05), name
+    for module in body.modules():
+        if isinstance(module, Normed):
+            plain = nn.functional.linear(noise(2, module.weight.shape[1]).float(), module.weight)
+            torch.testing.assert_close(module(noise(2, module.weight.shape[1]).float()), plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"stages": ("512x3x9", "1024*3")}, r"model.stages: '1024\*3' is no stage. Write width x kernel x count"),
+        ({"stages": ("512x0x9",)}, "'512x0x9' is no stage"),
+        ({"stages": ()}, "model.stages must name at least one stage"),
+        ({"decoder_stages": ("512",)}, "model.decoder_stages: '512' is no stage"),
+        ({"tables": "one"}, "model.output 512 must be model.embedding 768"),
+        ({"embedding": 0}, "model.embedding must be at least 1"),
+        ({"dropout": 1.0}, "model.dropout"),
+        ({"end": 40_000}, "model.end 40000 is no token"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Config(**changes)
+    assert stages_of(("5x3x2", "6x1"), "") == [(5, 3), (5, 3), (6, 1)]
+
+
+def test_what_stands_beyond_the_positions_shares_the_last() -> None:
+    body = noisy(build(replace(TINY["convs2s"].config, length=4)))
+    ids = torch.arange(3, 10)[None]
+    places = torch.arange(7)
+    near(body.embed(ids, places, target=True), body.embed(ids, places.clamp(max=3), target=True))
+
+
+# -- watched, compiled, trained
+
+
+def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:
+    model = tiny("convs2s")
+    batch = collate(model, TINY["convs2s"].samples)
+    with watch(model) as seen, torch.no_grad():
+        model.body(batch)
+    assert seen.names() == [f"decoder.blocks.{n}.align" for n in range(3)]
+    assert batch.mask is not None and batch.target is not None
+    weights = seen.weights("decoder.blocks.1.align")
+    assert weights.shape == (5, 1, batch.target.shape[1], batch.x.shape[1])
+    near(weights.sum(-1), torch.ones(weights.shape[:-1]).double())
+    assert not weights[1, ..., int(batch.mask[1]) :].any()
+
+
+TRACED = """
+import torch
+from regard.systems.convs2s import Config, build
+from regard.waists import Batch
+
+config = Config(stages=("10x3x2", "14x1"), decoder_stages=("8x3", "11x2"), embedding=12, output=9, vocabulary=23, length=9)
+body = build(config).double().eval()
+batch = Batch(torch.arange(12).view(2, 6), torch.tensor([6, 4]), torch.arange(10).view(2, 5))
+right = body(batch).sequence
+ours = torch.compile(body, fullgraph=True, backend="aot_eager")(batch).sequence
+torch.testing.assert_close(ours, right, rtol=1e-11, atol=0)
+for a, b in zip(*(torch.autograd.grad((y**2).sum(), [*body.encoder.parameters()]) for y in (ours, right))):
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-14)
+"""
+
+
+def test_it_is_compiled_as_one_graph() -> None:
+    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_learns_a_few_lines_by_heart_and_is_asked_by_name(pairs: Any, pairs_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = (
+        "model.stages=32x3x2", "model.embedding=32", "model.output=32", "model.dropout=0", "data.vocabulary=400",
+        "train.tokens=512", "train.rate=1e-2", "train.warmup=10", "train.average=0", "train.precision=float32",
+        "train.steps=300", "train.every=300", "train.log=100", "data.share=0.1", "decode.beam=1",
+    )  # fmt: skip
+    train_tiny(pairs_file, out, *settings, tiny=False, model="convs2s-tiny")
+    model = regard.load(out)
+    assert model.identity.system.name == "convs2s" and model.config.stages == ("32x3x2",)
+    said = [str(answer.value) for answer in model.answer([source for source, _ in pairs[:60]])]
+    right = sum(a == b for a, (_, b) in zip(said, pairs[:60], strict=True))
+    assert right > 40, f"{right} of 60"
+    runner = CliRunner()
+    asked = runner.invoke(app, ["run", str(out), pairs[0][0], "--set", "decode.beam=3", "--json"])
+    assert json.loads(asked.stdout.splitlines()[-1])["value"] == model.answer(pairs[0][0], beam=3).value
+    told = runner.invoke(app, ["evaluate", str(out), "--data", str(pairs_file)])
+    assert told.exit_code == 0 and "bleu" in told.stdout.lower()
