@@ -1,0 +1,178 @@
+"""Multi30k English → German by four generations of translators at equal parameters, on the same batches of data.
+
+    python benchmarks/ancestors.py train DATA OUT [name ...] [--together 2] [--set train.steps=...]
+    python benchmarks/ancestors.py test DATA OUT [name ...]      # test2016, read once by the checkpoint chosen on validation
+    python benchmarks/ancestors.py figure DATA OUT [name ...]    # OUT/ancestors.png, and the table
+
+DATA is the folder of the tokenized files (train.lc.norm.tok.en.gz …). All read the same tokens for the same number of steps,
+with the same smoothing, dropout, average and search; the highest rate alone is each system's own. Sizes are those of
+`transformer-tiny` within 2 %, which is checked before anything is trained. Trainings side by side take each other's time: for
+seconds that can be compared leave `--together` at 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from side_by_side import side_by_side
+
+ALIKE = (
+    "data.vocabulary=10000", "data.tokenized=true", "data.score=200", "model.dropout=0.3", "train.steps=6000",
+    "train.tokens=16384", "train.warmup=1500", "train.schedule=linear", "train.smoothing=0.1", "train.betas=0.9,0.98",
+    "train.clip=1.0", "train.average=0.999", "train.every=250", "decode.beam=5", "decode.penalty=0.6", "decode.form=paper",
+)  # fmt: skip
+
+SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "rnn": ("rnn-tiny", ("model.width=200", "model.embedding=200", "model.depth=1", "train.rate=2e-3")),
+    "rnnsearch": (
+        "rnnsearch-tiny",
+        ("model.width=272", "model.encoder_width=144", "model.embedding=144", "model.inner=144", "model.maxout=144",
+         "train.rate=2e-3"),
+    ),
+    "convs2s": ("convs2s-tiny", ("train.rate=4e-3",)),
+    "transformer": ("transformer-tiny", ("train.rate=4e-3",)),
+}  # fmt: skip
+"""The preset, and what is set beside `ALIKE`."""
+
+LOOKS = {"rnn": "#6b7686", "rnnsearch": "#c8501e", "convs2s": "#5b8c2a", "transformer": "#2b51aa"}
+BINS = ((1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 99))
+"""Words of the source: about as many sentences in each."""
+
+
+def files(data: Path, part: str) -> str:
+    return ":".join(str(data / f"{part}.lc.norm.tok.{side}.gz") for side in ("en", "de"))
+
+
+def parameters(preset: str, settings: tuple[str, ...]) -> int:
+    """Of a preset with these settings, counted without memory."""
+    import torch
+
+    from regard.config import override, parse_assignments
+    from regard.systems import find_preset
+
+    system, found = find_preset(preset)
+    config = override(found.config, parse_assignments(settings).get("model", {}), "model.")
+    with torch.device("meta"):
+        return sum(p.numel() for p in system.build(config).parameters())
+
+
+def check_sizes(names: list[str]) -> None:
+    right = parameters("transformer-tiny", ())
+    for name in names:
+        count = parameters(*SYSTEMS[name])
+        print(f"{name:12} {count:,} parameters, {100 * (count / right - 1):+.1f} %", flush=True)
+        assert abs(count / right - 1) <= 0.02, f"{name} has {count:,} parameters, transformer-tiny {right:,}"
+
+
+def train(names: list[str], data: Path, out: Path, together: int, more: list[str]) -> None:
+    check_sizes(names)
+    words = ["--data", files(data, "train"), "--valid", files(data, "val"), "--set", *ALIKE]
+    side_by_side(
+        {name: ["translate", "--model", SYSTEMS[name][0], *words, *SYSTEMS[name][1], *more] for name in names},
+        out, together, summed,
+    )  # fmt: skip
+
+
+def validations(run: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == "valid"]
+
+
+def summed(run: Path) -> dict[str, Any]:
+    rows = validations(run)
+    best = max(rows, key=lambda row: (row["bleu"], -row["loss"]))
+    return {"loss": min(row["loss"] for row in rows), "valid": best["bleu"], "elapsed": rows[-1]["elapsed"]}
+
+
+def test(names: list[str], data: Path, out: Path) -> None:
+    """What was tested is not tested again."""
+    from regard.runs.evaluating import evaluate, write_answers
+
+    for name in names:
+        done = out / f"{name}.test.json"
+        if not done.exists():
+            result = evaluate(out / name, [files(data, "test_2016_flickr")])
+            write_answers(result, out / f"{name}.test.jsonl")
+            done.write_text(json.dumps(result.scores))
+        print(name, done.read_text(), flush=True)
+
+
+def by_length(answers: Path) -> list[tuple[float, float, int]]:
+    """The mean number of words, BLEU and how many sentences, of each bin that has any."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    rows = [json.loads(line) for line in answers.read_text().splitlines()]
+    found = []
+    for least, most in BINS:
+        part = [row for row in rows if least <= len(row["source"].split()) <= most]
+        if part:
+            said, meant = [row["answer"] for row in part], [row["reference"] for row in part]
+            bleu = BLEU(tokenize="none", force=True).corpus_score(said, [meant]).score
+            found.append((sum(len(row["source"].split()) for row in part) / len(part), bleu, len(part)))
+    return found
+
+
+def table(names: list[str], out: Path) -> float:
+    """The loss that all have reached, and when each did."""
+    runs = {name: validations(out / name) for name in names}
+    equal = max(min(row["loss"] for row in rows) for rows in runs.values())
+    print(f"{'':12} {'BLEU':>6} {'loss':>7} {'seconds':>8} {'to ' + format(equal, '.3f'):>9}")
+    for name, rows in runs.items():
+        tested = out / f"{name}.test.json"
+        bleu = json.loads(tested.read_text())["bleu"] if tested.exists() else float("nan")
+        first = next(row["elapsed"] for row in rows if row["loss"] <= equal)
+        loss = min(row["loss"] for row in rows)
+        print(f"{name:12} {bleu:6.2f} {loss:7.3f} {rows[-1]['elapsed']:8.0f} {first:9.0f}")
+    return equal
+
+
+def figure(names: list[str], out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    equal = table(names, out)
+    shown, (lengths, times, steps) = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
+    for name in names:
+        rows, colour = validations(out / name), LOOKS[name]
+        answers = out / f"{name}.test.jsonl"
+        if answers.exists():
+            bins = by_length(answers)
+            lengths.plot([x for x, _, _ in bins], [y for _, y, _ in bins], "o-", ms=4, color=colour, label=name)
+        for axes, key in ((times, "elapsed"), (steps, "step")):
+            axes.plot([row[key] for row in rows], [row["loss"] for row in rows], color=colour, label=name)
+    times.axhline(equal, color="#6b7686", lw=0.8, ls=":")
+    lengths.set(title="Translations of test2016", xlabel="words of the source", ylabel="BLEU")
+    times.set(title="Loss against time", xlabel="seconds", ylabel="validation loss", ylim=(None, equal + 2))
+    steps.set(title="Loss against steps", xlabel="steps", ylabel="validation loss", ylim=(None, equal + 2))
+    for axes in (lengths, times, steps):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    times.legend(frameon=False)
+    shown.savefig(out / "ancestors.png", dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", choices=("train", "test", "figure"))
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
+    parser.add_argument("--together", type=int, default=1)
+    parser.add_argument("--set", nargs="*", default=[])
+    asked = parser.parse_args()
+    names = [name for name in SYSTEMS if not asked.names or name in asked.names]
+    if asked.work == "train":
+        train(names, asked.data, asked.out, asked.together, asked.set)
+    elif asked.work == "test":
+        test(names, asked.data, asked.out)
+    else:
+        figure([name for name in names if (asked.out / name / "log.jsonl").exists()], asked.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""How far apart two things are in what autograd has recorded: the paths that a gradient goes, and chains of matrix products.
+
+A node of autograd is of a whole tensor, with all its places. Where a loop takes a tensor apart into steps (`unbind`) and joins
+steps again (`stack`, `cat`), the place is known, and a walk remembers it: a step that reads place 7 leads to what stands at
+place 7, and not to all that lay in the same tensor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from torch import Tensor
+
+PRODUCTS = {
+    "AddmmBackward0": 1,
+    "MmBackward0": 1,
+    "BmmBackward0": 1,
+    "BaddbmmBackward0": 1,
+    "LinearBackward0": 1,
+    "MvBackward0": 1,
+}
+FUSED = 2
+"""products inside attention that is one operator: scores, and the mean by them"""
+
+Node = Any
+
+
+def _name(node: Node) -> str:
+    return str(node.name()).removeprefix("torch::autograd::")
+
+
+def products(node: Node) -> int:
+    name = _name(node)
+    return FUSED if name.startswith("ScaledDotProduct") else PRODUCTS.get(name, 0)
+
+
+def shortest(value: Tensor, leaf: Tensor, length: int) -> int:
+    """Operations between a value and one of the `length` vectors that were stacked into a row; -1 where no path leads there."""
+    first = (value.grad_fn, None)
+    seen, queue = {first}, deque([(*first, 0)])
+    while queue:
+        node, place, steps = queue.popleft()
+        if getattr(node, "variable", None) is leaf:
+            return steps
+        for step in _behind(node, place, length):
+            if step not in seen:
+                seen.add(step)
+                queue.append((*step, steps + 1))
+    return -1
+
+
+def _behind(node: Node, place: int | None, length: int) -> list[tuple[Node, int | None]]:
+    """The nodes that a gradient goes on to, and the place that it belongs to, where only one can be."""
+    name, parts = _name(node), node.next_functions
+    if name.startswith("Flip") and place is not None:
+        place = length - 1 - place
+    if name.startswith(("Stack", "Cat")) and len(parts) == length and place is not None:
+        parts, place = parts[place : place + 1], None
+    found = []
+    for after, output in parts:
+        if after is not None:
+            taken = _name(after).startswith("Unbind") and _slices(after) == length
+            found.append((after, output if taken else place))
+    return found
+
+
+def _slices(node: Node) -> int:
+    """Into how many an `unbind` takes its tensor apart."""
+    return len(node._input_metadata)
+
+
+def longest(value: Tensor) -> int:
+    """Matrix products in the longest chain, each of which waits for the one before: more processors make it no shorter."""
+    found: dict[Node, int] = {}
+    stack = [value.grad_fn]
+    while stack:
+        node = stack[-1]
+        behind = [after for after, _ in node.next_functions if after is not None]
+        waiting = [after for after in behind if after not in found]
+        if waiting and node not in found:
+            stack += waiting
+            continue
+        stack.pop()
+        found[node] = products(node) + max((found[after] for after in behind), default=0)
+    return found[value.grad_fn]

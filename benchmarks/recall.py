@@ -1,0 +1,348 @@
+"""Recall at a distance: a fact that was told N tokens ago, other people's facts in between, and a question about it.
+
+    python benchmarks/recall.py data OUT [--most 256] [--rows 200000] [--people 30]
+    python benchmarks/recall.py train OUT [name ...] [--width 128] [--together 4] [--set train.steps=...]
+    python benchmarks/recall.py test OUT [name ...]                      # how often the answer is right, against N
+    python benchmarks/recall.py measure OUT [name ...]                   # paths, gradients and time, against N
+    python benchmarks/recall.py figure OUT                               # OUT/recall.png
+
+`data` writes texts whose facts were told up to `--most` tokens ago. To try it in some minutes on a CPU: `--most 16 --rows 20000
+--people 8`, then `--width 32 --set train.steps=2000 train.tokens=2048`.
+
+    mary comes from oslo . the rain had stopped . john comes from vienna . so then … where does john come from ?  →  vienna
+
+N is the number of tokens from the fact's last word to the question mark; each word is one token. All are asked as `translate`,
+see the same texts for the same number of steps, and differ in their highest rate alone. Recurrent nets read onwards here:
+backwards, as Sutskever et al. read, the beginning of a text would be near. Paths are walked in float64 on the CPU, where
+torch's LSTM is recorded step by step; time is of the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from side_by_side import side_by_side
+
+NAMES = (
+    "john", "mary", "peter", "anna", "paul", "clara", "felix", "laura", "simon", "julia", "martin", "helen", "oscar", "rosa",
+    "victor", "emma", "hugo", "nora", "leo", "ida", "max", "eva", "karl", "alice", "bruno", "greta", "emil", "vera", "otto",
+    "lena",
+)  # fmt: skip
+PLACES = (
+    "vienna", "paris", "oslo", "rome", "madrid", "lisbon", "berlin", "prague", "dublin", "athens", "warsaw", "london", "bergen",
+    "turin", "geneva", "krakow", "seville", "naples", "malmo", "porto", "graz", "lyon", "ghent", "bremen", "dresden", "verona",
+    "tallinn", "riga", "vilnius", "zagreb",
+)  # fmt: skip
+CLAUSES = (
+    "the rain had stopped .", "nobody knew the time .", "they walked along the river .", "the train was late again .",
+    "a dog barked at the moon .", "dinner was served at eight .", "the old clock struck twice .", "someone closed the window .",
+)  # fmt: skip
+WORDS = ("so", "then", "well", "indeed")
+"""One token each, where a whole clause would be too long."""
+
+
+def rnn(width: int) -> tuple[str, ...]:
+    return (
+        "model.cell=lstm",
+        "model.reversed=false",
+        "model.depth=1",
+        f"model.width={width}",
+        f"model.embedding={width}",
+    )
+
+
+def rnnsearch(width: int) -> tuple[str, ...]:
+    sizes = {"width": width, "encoder_width": width // 2, "embedding": width, "inner": width, "maxout": width}
+    return tuple(f"model.{name}={size}" for name, size in sizes.items())
+
+
+def convs2s(width: int) -> tuple[str, ...]:
+    return (f"model.stages={width}x3x3", f"model.embedding={width}", f"model.output={width}", "model.length=512")
+
+
+def transformer(width: int) -> tuple[str, ...]:
+    sizes = {"width": width, "hidden": 2 * width, "depth": 2, "decoder_depth": 2, "heads": max(width // 32, 1)}
+    return tuple(f"model.{name}={size}" for name, size in sizes.items())
+
+
+SYSTEMS: dict[str, tuple[str, Callable[[int], tuple[str, ...]], tuple[str, ...]]] = {
+    "rnn": ("rnn-tiny", rnn, ("train.rate=2e-3",)),
+    "rnnsearch": ("rnnsearch-tiny", rnnsearch, ("train.rate=2e-3",)),
+    "convs2s": ("convs2s-tiny", convs2s, ("train.rate=2e-3",)),
+    "transformer": ("transformer-tiny", transformer, ("train.rate=2e-3",)),
+}
+"""The preset, its settings for a width, and what is its own of the training."""
+
+ALIKE = (
+    "data.vocabulary=1000", "data.longest=2000", "data.score=500", "model.dropout=0.0", "train.steps=6000",
+    "train.tokens=16384", "train.warmup=500", "train.schedule=linear", "train.smoothing=0.0", "train.clip=1.0",
+    "train.average=0", "train.every=1000",
+    "decode.beam=1",
+)  # fmt: skip
+
+LOOKS = {"rnn": "#6b7686", "rnnsearch": "#c8501e", "convs2s": "#5b8c2a", "transformer": "#2b51aa"}
+QUESTION = "where does {} come from ?"
+
+
+# -- texts
+
+
+def sample(draw: random.Random, distance: int, known: int, most: int = 2) -> tuple[str, str]:
+    """A text and its answer, which stands `distance` tokens before the end, and up to so many clauses before it.
+
+    So many people and places are `known`."""
+    people = draw.sample(NAMES[:known], known)
+    asked, place = people.pop(), draw.choice(PLACES[:known])
+    question = QUESTION.format(asked).split()
+    text = [word for _ in range(draw.randint(0, most)) for word in _clause(draw, people, known)]
+    between = _between(draw, people, known, distance - len(question) - 1)  # and the full stop behind the fact
+    return " ".join([*text, asked, "comes", "from", place, ".", *between, *question]), place
+
+
+def _clause(draw: random.Random, people: list[str], known: int) -> list[str]:
+    """Another person's fact, or something else."""
+    if people and draw.random() < 0.5:
+        return [people.pop(), "comes", "from", draw.choice(PLACES[:known]), "."]
+    return draw.choice(CLAUSES).split()
+
+
+def _between(draw: random.Random, people: list[str], known: int, length: int) -> list[str]:
+    words: list[str] = []
+    while length - len(words) >= 7:
+        words += _clause(draw, people, known)
+    return words + [draw.choice(WORDS) for _ in range(length - len(words))]
+
+
+def distances(most: int) -> list[int]:
+    """8, 16, 32, … at which is tested."""
+    return [2**power for power in range(3, int(math.log2(most)) + 1)]
+
+
+def data(out: Path, most: int, rows: int, known: int) -> None:
+    """Learnt from are all distances up to the largest, short ones more often, as there are more that fit into a batch."""
+    out.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(1)
+    (out / "known.json").write_text(json.dumps(known))
+    parts = {"train": rows, "valid": min(1000, rows // 4)}
+    for part, count in parts.items():
+        drawn = (int(math.exp(draw.uniform(math.log(7), math.log(most + 1)))) for _ in range(count))
+        _write(out / f"{part}.tsv", [sample(draw, distance, known) for distance in drawn])
+    for distance in distances(most):
+        _write(out / f"test-{distance}.tsv", [sample(draw, distance, known) for _ in range(min(1000, rows // 10))])
+
+
+def _write(path: Path, pairs: list[tuple[str, str]]) -> None:
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    print(path, len(pairs), flush=True)
+
+
+def tested(out: Path) -> list[int]:
+    return sorted(int(path.stem.partition("-")[2]) for path in out.glob("test-*.tsv"))
+
+
+# -- training and answers
+
+
+def train(names: list[str], out: Path, width: int, together: int, more: list[str]) -> None:
+    words = ["--data", str(out / "train.tsv"), "--valid", str(out / "valid.tsv"), "--set", *ALIKE]
+    trainings = {
+        name: ["translate", "--model", preset, *words, *sized(width), *own, *more]
+        for name, (preset, sized, own) in SYSTEMS.items()
+        if name in names
+    }
+    side_by_side(trainings, out, together, summed)
+
+
+def summed(run: Path) -> dict[str, Any]:
+    import regard
+
+    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    best = max(row["exact"] for row in rows if row["kind"] == "valid")
+    return {"valid": best, "parameters": sum(p.numel() for p in regard.load(run).parameters())}
+
+
+def test(names: list[str], out: Path) -> None:
+    from regard.runs.evaluating import evaluate
+
+    for name in names:
+        found = {N: evaluate(out / name, [str(out / f"test-{N}.tsv")]).scores["exact"] for N in tested(out)}
+        print(name, json.dumps(found), flush=True)
+        (out / f"{name}.test.json").write_text(json.dumps(found))
+
+
+# -- what was recorded
+
+
+def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
+    """A batch of texts of one length, as the task makes it; the only label that counts is the answer."""
+    from regard.data.pairs import Pair
+
+    samples = [Pair(source, target, "", 0) for source, target in pairs]
+    encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 10**9)
+    batch = model.task.collate(encoded, range(len(pairs)), model.config)
+    assert batch.x.shape[1] == len(pairs[0][0].split()) + 1, "a word is not one token"
+    return batch
+
+
+@contextmanager
+def opened(body: Any, x: Any) -> Iterator[list[Any]]:
+    """While this is open the embeddings of the source are leaves of the graph, one for each token."""
+    import torch
+    from torch import nn
+
+    leaves: list[Any] = []
+
+    def replaced(_: Any, given: Any, made: Any) -> Any:
+        if given[0].shape != x.shape or not torch.equal(given[0], x):
+            return None
+        leaves[:] = [token.detach().requires_grad_() for token in made.unbind(1)]
+        return torch.stack(leaves, 1)
+
+    handles = [part.register_forward_hook(replaced) for part in body.modules() if isinstance(part, nn.Embedding)]
+    try:
+        yield leaves
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]:
+    """Of the answer's log-probability: the path to the fact, the longest chain of products, the norm of the gradient."""
+    import torch
+    from paths import longest, shortest
+
+    draw, rows = random.Random(distance), []
+    for _ in range(count):
+        batch = told(model, [sample(draw, distance, known, 0)])
+        with opened(model.body, batch.x) as leaves:
+            logits = model.body.read(model.body(batch).sequence)
+        value = logits[0, 0].log_softmax(-1)[batch.labels[0, 0]]
+        fact = leaves[batch.x.shape[1] - 2 - distance]  # the end token stands behind the question mark
+        (gradient,) = torch.autograd.grad(value, fact, retain_graph=True)
+        path = rows[0]["path"] if rows else shortest(value, fact, len(leaves))
+        rows.append({"path": path, "chain": longest(value), "gradient": float(gradient.norm())})
+    return {
+        "path": rows[0]["path"],
+        "chain": rows[0]["chain"],
+        "gradient": statistics.median(r["gradient"] for r in rows),
+    }
+
+
+def milliseconds(model: Any, distance: int, known: int, count: int, steps: int) -> float:
+    from clock import Clock
+
+    draw = random.Random(1)
+    batch = told(model, [sample(draw, distance, known, 0) for _ in range(count)]).to(model.device)
+    clock = Clock(model.device.type, steps)
+
+    def learn() -> None:
+        total, number = model.task.loss(model, batch)
+        (total / number).backward()
+
+    return round(1000 * clock.median(learn, warm=2), 3)
+
+
+def measure(names: list[str], out: Path, device: str, count: int, rows: int) -> None:
+    import torch
+
+    import regard
+
+    known = json.loads((out / "known.json").read_text())
+    for name in names:
+        plain, found = regard.load(out / name, dtype=torch.float64), []
+        timed = regard.load(out / name).to(device)
+        for N in tested(out):
+            row = {"N": N, **graph(plain, N, known, count), "ms": milliseconds(timed, N, known, rows, 5)}
+            print(name, json.dumps(row), flush=True)
+            found.append(row)
+        (out / f"{name}.measure.json").write_text(json.dumps({"device": device, "rows": rows, "found": found}))
+
+
+# -- the figure
+
+PANELS = {
+    "exact": ("Recall", "right answers, %", "linear"),
+    "path": ("Shortest path of the gradient", "operations from answer to fact", "log"),
+    "chain": ("What must wait", "matrix products in the longest chain", "log"),
+    "gradient": ("What is left of the gradient", "norm of d log p(answer) / d fact", "log"),
+    "ms": ("Time", "ms forward and backward", "log"),
+}
+
+
+def figure(out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown, grid = plt.subplots(2, 3, figsize=(14, 7.6), layout="constrained")
+    for axes, (key, (title, unit, scale)) in zip(grid.flat, PANELS.items(), strict=False):
+        for name, colour in LOOKS.items():
+            points = read(out, name, key)
+            if points:
+                dashed = "--" if name == "convs2s" else "-"  # lines may lie on another
+                axes.plot(*zip(*points, strict=True), dashed, marker="o", ms=4, color=colour, label=name)
+        axes.set(title=title, ylabel=unit, yscale=scale, xlabel="tokens since the fact")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(tested(out), [str(N) for N in tested(out)])
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}" if key in ("path", "chain", "ms") else "")
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    grid.flat[0].set_ylim(0, 102)
+    grid.flat[5].axis("off")
+    grid.flat[5].legend(*grid.flat[0].get_legend_handles_labels(), loc="center", frameon=False, fontsize=12)
+    shown.savefig(out / "recall.png", dpi=130)
+
+
+def read(out: Path, name: str, key: str) -> list[tuple[int, float]]:
+    told = out / f"{name}.test.json" if key == "exact" else out / f"{name}.measure.json"
+    if not told.exists():
+        return []
+    kept = json.loads(told.read_text())
+    return (
+        [(int(N), share) for N, share in kept.items()] if key == "exact" else [(r["N"], r[key]) for r in kept["found"]]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", choices=("data", "train", "test", "measure", "figure"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
+    parser.add_argument("--most", type=int, default=256, help="data: the largest distance")
+    parser.add_argument("--rows", type=int, default=200_000, help="data: texts to learn from")
+    parser.add_argument(
+        "--people", type=int, default=30, help="data: people, and places, of which there are at most 30"
+    )
+    parser.add_argument("--width", type=int, default=128, help="train: width of all systems")
+    parser.add_argument("--together", type=int, default=1, help="train: so many at a time")
+    parser.add_argument("--set", nargs="*", default=[], help="train: further settings")
+    parser.add_argument("--device", default="cpu", help="measure: where time is taken")
+    parser.add_argument("--count", type=int, default=16, help="measure: texts of which gradients are taken")
+    parser.add_argument("--batch", type=int, default=32, help="measure: rows of which time is taken")
+    asked = parser.parse_args()
+    names = [name for name in SYSTEMS if not asked.names or name in asked.names]
+    there = [name for name in names if (asked.out / name / "regard.json").exists()]
+    if asked.work == "data":
+        data(asked.out, asked.most, asked.rows, asked.people)
+    elif asked.work == "train":
+        train(names, asked.out, asked.width, asked.together, asked.set)
+    elif asked.work == "test":
+        test(there, asked.out)
+    elif asked.work == "measure":
+        measure(there, asked.out, asked.device, asked.count, asked.batch)
+    else:
+        figure(asked.out)
+
+
+if __name__ == "__main__":
+    main()
