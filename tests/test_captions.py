@@ -105,6 +105,13 @@ def test_coco_has_its_pictures_elsewhere(place: Path) -> None:
     assert samples(place / "annotations/captions_val2017.json").keys() == SAID.keys()
 
 
+def test_a_sample_comes_back_from_json_as_it_was() -> None:
+    kept = Captioned("a.png", path="x", line=3, captions=("a", "b"))
+    assert (
+        Captioned(**json.loads(json.dumps({"source": "a.png", "path": "x", "line": 3, "captions": ["a", "b"]}))) == kept
+    )
+
+
 def test_columns_may_have_other_names(place: Path) -> None:
     lines(place / "x.jsonl", *({"bild": row["image"], "satz": row["caption"], "text": "no"} for row in each()))
     assert samples(place / "x.jsonl", image="bild", captions="satz").keys() == SAID.keys()

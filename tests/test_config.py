@@ -215,8 +215,8 @@ def test_a_strange_group_or_key_of_a_file_is_refused(text: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["vocabulary", "pad", "start", "end"])
 def test_what_follows_from_the_tokenizer_cannot_be_set(name: str) -> None:
     with pytest.raises(SettingError, match=rf"model\.{name} follows from the tokenizer"):
-        check_model({name: 3}, "text")
-    check_model({name: 3}, "pictures")
+        check_model({name: 3}, True)
+    check_model({name: 3}, False)
 
 
 def test_differences_are_named_by_their_whole_path() -> None:

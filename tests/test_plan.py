@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from regard.data.plan import Plan
+from regard.data.plan import Alike, Plan
 from regard.errors import DataError, SettingError
 
 Lengths = npt.NDArray[np.int64]
@@ -144,3 +144,25 @@ def test_a_plan_of_nothing_is_refused() -> None:
 def test_the_grains_of_a_seed_are_the_same_on_every_machine() -> None:
     grains = Plan(np.array([5, 3, 8, 1, 9, 2]), 16, seed=7).epoch(0)
     assert [grain.tolist() for grain in grains] == [[3, 5, 1], [4], [0, 2]]
+
+
+def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:
+    lengths = np.random.default_rng(0).integers(1, 40, 1003)
+    plan = Alike(lengths, 10, seed=3)
+    first, second = plan.epoch(0), plan.epoch(1)
+    for epoch in (first, second):
+        numbers = np.concatenate([grain[:, 0] for grain in epoch])
+        assert (
+            {len(grain) for grain in epoch} == {10}
+            and set(numbers.tolist()) == set(range(1003))
+            and len(numbers) == 1010
+        )
+        assert np.median([np.ptp(lengths[grain[:, 0]]) for grain in epoch]) < 5
+    assert (
+        [g.tolist() for g in first]
+        == [g.tolist() for g in Alike(lengths, 10, seed=3).epoch(0)]
+        != [g.tolist() for g in second]
+    )
+    means = np.array([lengths[grain[:, 0]].mean() for grain in first])
+    assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.3, "grains come in an order of chance"
+    assert plan.padding() < 0.12 and plan.tokens(5) == 10 and not plan.steady

@@ -252,7 +252,8 @@ class Alike(Even):
         parts = [whole[start : start + size] for start in range(0, len(whole), size)]
         ordered = np.concatenate([part[np.argsort(self.lengths[part[:, 0]], kind="stable")] for part in parts])
         grains = np.split(ordered, len(ordered) // self.rows)
-        return [grains[place] for place in _order(self._random(number).random(len(grains)))]
+        random = np.random.default_rng([self.seed, number, 1])  # other numbers than samples were chosen by
+        return [grains[place] for place in _order(random.random(len(grains)))]
 
     def padding(self) -> float:
         grains = [self.lengths[grain[:, 0]] for grain in self.epoch(0)]
