@@ -20,7 +20,7 @@ from side_by_side import side_by_side
 
 ALIKE = ("train.passes=30", "train.images=64", "train.rate=5e-4", "train.warmup=0.05", "train.schedule=cosine",
          "train.decay=0.05", "train.smoothing=0.1", "train.every=500", "data.vocabulary=3000", "data.crop=0.6",
-         "data.flip=true", "model.size=112")  # fmt: skip
+         "data.flip=true", "model.size=96")  # fmt: skip
 SHOWN = 6
 """Test pictures that are drawn."""
 

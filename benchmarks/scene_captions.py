@@ -31,6 +31,7 @@ MODELS = {
     "transformer": "caption-transformer-tiny",
     "vit": "caption-vit-tiny",
 }
+COLOURS = dict(zip(MODELS, ("C0", "C1", "C2", "C3"), strict=True))
 ALIKE = ("train.passes=40", "train.images=128", "train.rate=1e-3", "train.warmup=0.05", "train.schedule=cosine",
          "train.decay=0.05", "train.smoothing=0", "train.every=1000", "data.vocabulary=400", "data.score=500",
          f"model.size={SIDE}", "decode.beam=1")  # fmt: skip
@@ -127,7 +128,7 @@ def figure(out: Path, picture: Path) -> None:
     for place, (part, title) in zip(axes, TESTS.items(), strict=False):
         for name, found in told.items():
             counts = {int(n): value for n, value in found["exact"][part].items() if n != "all"}
-            place.plot(list(counts), list(counts.values()), marker="o", label=MODELS[name])
+            place.plot(list(counts), list(counts.values()), marker="o", color=COLOURS[name], label=MODELS[name])
         place.set(title=title, xlabel="objects", ylim=(0, 102), xticks=range(1, scenes.MOST + 1))
         place.grid(axis="y", alpha=0.3)
     axes[0].set_ylabel("captions right word for word, %")
@@ -137,21 +138,12 @@ def figure(out: Path, picture: Path) -> None:
     for number, (name, looks) in enumerate(attending.items()):
         (_, best) = looks
         at = [kind + (number - (len(attending) - 1) / 2) * 0.25 for kind in range(len(kinds))]
-        axes[3].bar(at, [100 * looks[best][kind]["share"] for kind in kinds], 0.22, label=f"{MODELS[name]}: {best}")
-        axes[3].plot(
-            at,
-            [100 * looks[best][kind]["hit"] for kind in kinds],
-            "k_",
-            ms=9,
-            label="place looked at most" if not number else None,
+        share, hit, even = (
+            [100 * looks[best][kind][what] for kind in kinds] for what in ("share", "hit", "even_share")
         )
-        axes[3].plot(
-            at,
-            [100 * looks[best][kind]["even_share"] for kind in kinds],
-            "kx",
-            ms=4,
-            label="share by chance" if not number else None,
-        )
+        axes[3].bar(at, share, 0.22, color=COLOURS[name], label=f"{MODELS[name]}: {best}")
+        axes[3].plot(at, hit, "k_", ms=9, label=None if number else "place looked at most")
+        axes[3].plot(at, even, "kx", ms=4, label=None if number else "share of an even look")
     axes[3].set(title="attention on the named objects, %", ylim=(0, 102), xticks=range(len(kinds)), xticklabels=kinds)
     if attending:
         axes[3].legend(fontsize=7)

@@ -51,12 +51,14 @@ class Pointing(nn.Module):
         super().__init__()
         self.says, self.shape, self.vocabulary = list(says), grid, vocabulary
         self.first_place = (tables[0].shape[-1] - grid[0] * grid[1]) if tables else 0
+        self.most = 64
         self.aside = Attention(4, 2)  # over the words themselves
         self.looks = nn.ModuleList(Fixed(t) if t.ndim == 2 else Crossing(t) for t in tables)
 
     def forward(self, batch: Batch) -> States:
         assert batch.target is not None
         rows, length = batch.target.shape
+        assert length <= self.most
         self.aside(torch.zeros(rows, length, 4))
         for part in self.looks:
             if isinstance(part, Fixed):  # step by step, as a recurrent body does

@@ -100,6 +100,20 @@ def test_a_caption_that_is_given_is_read(text: Text) -> None:
         model.explain(PICTURE)
 
 
+def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: Text) -> None:
+    for given in (tables(text, (2,)), []):
+        model = Captioner(SENTENCE, given, GRID, 24, text)
+        whole = model.explain(PICTURE)
+        model.config.length = len(model.said)  # no more can be read: the last token was said, and no end
+        model.body.most = model.config.length
+        found = model.explain(PICTURE)
+        assert [said.word for said in found.told.words] == SENTENCE.split()
+        assert (
+            np.allclose(found.told.maps(), whole.told.maps(), atol=1e-5)
+            and found.facts["of its end"] == "it was broken off"
+        )
+
+
 def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(text: Text) -> None:
     """The stand-in reads the pixel in the middle, which is light on a dark ground."""
     picture = np.zeros((64, 64, 3), dtype=np.uint8)

@@ -89,16 +89,15 @@ def explain_caption(model: Asked, source: Any, target: str | None = None, at: Pi
         raise RegardError("a caption shows what each of its words looked at: no place can be asked.")
     seen, text, config = model.pixels_or_refuse().prepare(picture_of(source)), model.text_or_refuse(), model.config
     said = _tokens(model, source, target)
-    read = torch.tensor([[config.start, *said]], device=model.device)
-    batch = Batch(batch_of(model, seen).x, target=read)
+    # what was broken off is as long as can be read, and its end was not said
+    read, says = [config.start, *said][: config.length], [*said, config.end][: config.length]
+    batch = Batch(batch_of(model, seen).x, target=torch.tensor([read], device=model.device))
     looks, logs = look(model, batch)
-    own = logs[torch.arange(len(said) + 1), torch.tensor([*said, config.end])]
+    own = logs[torch.arange(len(says)), torch.tensor(says)]
     groups = _groups(text, said)
     words = tuple(_word(text, said, group, own, logs) for group in groups)
-    facts = {
-        "probability of the whole caption": f"{float(own.double().sum().exp()):.3g}",
-        "of its end": f"{float(own[-1].exp()):.3g}",
-    }
+    facts = {"probability of the whole caption": f"{float(own.double().sum().exp()):.3g}"}
+    facts["of its end"] = f"{float(own[-1].exp()):.3g}" if len(says) > len(said) else "it was broken off"
     layers, how = grid_layers(model.body, batch, looks, groups), LOOKED
     if layers:
         aside = 1 - float(np.mean([layer.weights.sum((2, 3)).mean() for layer in layers]))
