@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,19 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
     half.text = made.text
     half.save(tmp_path / "half")
     assert (tmp_path / "half/tokenizer.json").exists() and not (tmp_path / "half/preprocessor_config.json").exists()
+
+
+def test_pictures_are_made_ready_as_what_a_captioner_sees_through_wants_them(album: Path) -> None:
+    @dataclass(frozen=True)
+    class Through(speaker.Config):
+        said: Pixels | None = None
+
+        def pixels(self) -> Pixels | None:
+            return self.said
+
+    text, own = Text.train(["a b"], 300), Pixels((16, 16), mean=(0.1, 0.2, 0.3))
+    assert TASK.reading(text, Through(said=own), Data()).pixels is own
+    assert TASK.reading(text, Through(), Data()).pixels == TASK.reading(text, speaker.Config(), Data()).pixels
 
 
 def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:

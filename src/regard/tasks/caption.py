@@ -135,7 +135,8 @@ class Caption(Pictured):
         return text.add([token for role, token in MARKS.items() if text.role(role) is None])
 
     def reading(self, text: Text, config: Any, data: Data) -> Captions:
-        pixels = super().ready(config, data)
+        """Pictures are made ready as what the captioner sees through was taught to (`config.pixels()`), where it says so."""
+        pixels = (config.pixels() if hasattr(config, "pixels") else None) or super().ready(config, data)
         assert pixels is not None
         return Captions(pixels, text)
 
