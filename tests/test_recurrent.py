@@ -134,6 +134,17 @@ def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -
     assert found[0].tokens == best and found[0].score == pytest.approx(totals[best], rel=1e-9)
 
 
+@cases
+def test_a_hole_in_the_target_is_not_read_and_what_stands_around_it_stays_in_its_place(name: str, label: str) -> None:
+    model = tiny(name, label)
+    x = torch.tensor([[5, 9, 2], [7, 8, 2]])
+    holed, real = torch.tensor([[1, 9, 4, 6, 8], [1, 5, 6, 9, 9]]), torch.ones(2, 5, dtype=torch.bool)
+    real[0, 1] = real[1, 2:4] = False
+    ours = logits(model, Batch(x, target=holed, target_mask=real))
+    for row in range(2):
+        near(ours[row, real[row]], logits(model, Batch(x[row : row + 1], target=holed[row : row + 1, real[row]]))[0])
+
+
 # -- from the command line, and what is shown of them
 
 SMALL = {
