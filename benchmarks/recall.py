@@ -215,7 +215,8 @@ def opened(body: Any, x: Any) -> Iterator[list[Any]]:
 
 
 def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]:
-    """Of the answer's log-probability: the path to the fact, the longest chain of products, the norm of the gradient."""
+    """Of the answer's log-probability: the path to the fact, the longest chain of products, the norm of the gradient, and that
+    beside the largest of any token, since of an answer that is certain all gradients are small."""
     import torch
     from paths import longest, shortest
 
@@ -225,15 +226,11 @@ def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]
         with opened(model.body, batch.x) as leaves:
             logits = model.body.read(model.body(batch).sequence)
         value = logits[0, 0].log_softmax(-1)[batch.labels[0, 0]]
-        fact = leaves[batch.x.shape[1] - 2 - distance]  # the end token stands behind the question mark
-        (gradient,) = torch.autograd.grad(value, fact, retain_graph=True)
-        path = rows[0]["path"] if rows else shortest(value, fact, len(leaves))
-        rows.append({"path": path, "chain": longest(value), "gradient": float(gradient.norm())})
-    return {
-        "path": rows[0]["path"],
-        "chain": rows[0]["chain"],
-        "gradient": statistics.median(r["gradient"] for r in rows),
-    }
+        at = batch.x.shape[1] - 2 - distance  # the end token stands behind the question mark
+        norms = [float(gradient.norm()) for gradient in torch.autograd.grad(value, leaves, retain_graph=True)]
+        rows.append({"gradient": norms[at], "share": norms[at] / max(norms)})
+    middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+    return {"path": shortest(value, leaves[at], len(leaves)), "chain": longest(value), **middle}
 
 
 def milliseconds(model: Any, distance: int, known: int, count: int, steps: int) -> float:
@@ -273,6 +270,7 @@ PANELS = {
     "path": ("Shortest path of the gradient", "operations from answer to fact", "log"),
     "chain": ("What must wait", "matrix products in the longest chain", "log"),
     "gradient": ("What is left of the gradient", "norm of d log p(answer) / d fact", "log"),
+    "share": ("The same beside the largest of any token", "share", "log"),
     "ms": ("Time", "ms forward and backward", "log"),
 }
 
@@ -284,7 +282,7 @@ def figure(out: Path) -> None:
     from matplotlib import pyplot as plt
 
     shown, grid = plt.subplots(2, 3, figsize=(14, 7.6), layout="constrained")
-    for axes, (key, (title, unit, scale)) in zip(grid.flat, PANELS.items(), strict=False):
+    for axes, (key, (title, unit, scale)) in zip(grid.flat, PANELS.items(), strict=True):
         for name, colour in LOOKS.items():
             points = read(out, name, key)
             if points:
@@ -298,8 +296,7 @@ def figure(out: Path) -> None:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     grid.flat[0].set_ylim(0, 102)
-    grid.flat[5].axis("off")
-    grid.flat[5].legend(*grid.flat[0].get_legend_handles_labels(), loc="center", frameon=False, fontsize=12)
+    grid.flat[0].legend(frameon=False)
     shown.savefig(out / "recall.png", dpi=130)
 
 
