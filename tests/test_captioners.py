@@ -138,7 +138,7 @@ def test_greedy_search_says_the_likeliest_word_each_time(name: str, eyes: str) -
 @usual
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(name: str, eyes: str, settings: Decode) -> None:
-    body, batch, limits = made(name, eyes, seed=5), batch_of((1, 1, 1)), torch.tensor([6, 9, 7])
+    body, batch, limits = made(name, eyes, seed=5, length=10), batch_of((1, 1, 1)), torch.tensor([6, 9, 7])
     right = search(body, batch, 2, limits, settings)
     assert body.fixed and any(len(options[0].tokens) > 2 for options in right)
     for row in range(3):
@@ -161,6 +161,9 @@ def test_a_caption_of_a_vit_ends_where_its_positions_do() -> None:
     body.step(torch.tensor([4]), state)
     with pytest.raises(RegardError, match="5 positions"):
         body.step(torch.tensor([4]), state)
+    state = body.start(batch_of((5,)), room=16)  # rows that have finished are stepped on with the others
+    for _ in range(3):
+        assert bool(body.step(torch.tensor([4]), state).isfinite().all())
 
 
 # -- what is looked at
