@@ -81,7 +81,7 @@ BASE = Config()
 
 PRESETS = {
     "vit-tiny": Preset(
-        replace(BASE, size=28, patch=4, width=192, depth=9, heads=3, hidden=768, pool="mean"),
+        replace(BASE, size=28, patch=4, width=192, depth=9, heads=3, hidden=768),
         4_023_360,
         # chosen on a part of Fashion-MNIST's training pictures; those who may be mirrored gain by data.flip
         seeing.imagenet(passes=80, images=512, accumulate=1, rate=1.5e-3, warmup=0.1, decay=0.05, smoothing=0.1)
