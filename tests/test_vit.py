@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
+from regard.data.settings import Data
 from regard.errors import SettingError, WeightsError
 from regard.learn.settings import Train
 from regard.nn.patches import Grid, PatchEncoder, Patches, quarters
@@ -248,9 +249,11 @@ def test_larger_pictures_have_more_positions() -> None:
 @pytest.mark.parametrize("preset", vit.PRESETS)
 def test_recipes_name_settings_that_exist(preset: str) -> None:
     known = {field.name for field in fields(Train)}
+    of_data = {field.name for field in fields(Data)}
     for task in (*vit.SYSTEM.tasks, "nothing"):
         recipe = vit.SYSTEM.recipe(vit.PRESETS[preset], task)
-        assert set(recipe) == {"train"} and set(recipe["train"]) <= known
+        assert set(recipe) <= {"train", "data"} and set(recipe["train"]) <= known
+        assert set(recipe.get("data", {})) <= of_data
     for further in vit.SYSTEM.further.values():
         assert set(further) == {"train"} and set(further["train"]) <= known
 
