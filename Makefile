@@ -1,6 +1,8 @@
 # Two commands do everything on a fresh machine, set-up included:  make demo   make test
 PYTHON ?= python3
 BIN := .venv/bin
+# tests are mostly one thread each; files of them go side by side
+PROCESSES ?= 2
 
 .PHONY: demo test check clean
 
@@ -8,7 +10,7 @@ demo: .venv/ready
 	$(BIN)/regard demo $(DEMO)
 
 test: .venv/ready-dev check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
 
 # everything that reads the code without running it
 check: .venv/ready-dev
