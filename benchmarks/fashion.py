@@ -35,12 +35,13 @@ def vit(width: int, depth: int) -> tuple[str, ...]:
     return (f"model.width={width}", f"model.depth={depth}", f"model.heads={width // 32}", f"model.hidden={4 * width}")
 
 
+MEAN = "model.pool=mean"
 SIZES: dict[str, tuple[str, tuple[str, ...]]] = {
     **{f"tiny-{seed}": ("vit-tiny", (f"train.seed={seed}", "data.flip=true", "data.score=5000")) for seed in (1, 2, 3)},
-    "vit-64": ("vit-tiny", (*ALIKE, *vit(64, 4))),
-    "vit-128": ("vit-tiny", (*ALIKE, *vit(128, 6))),
-    "vit-192": ("vit-tiny", (*ALIKE, *vit(192, 9))),
-    "vit-256": ("vit-tiny", (*ALIKE, *vit(256, 12))),
+    "vit-64": ("vit-tiny", (*ALIKE, *vit(64, 4), MEAN)),
+    "vit-128": ("vit-tiny", (*ALIKE, *vit(128, 6), MEAN)),
+    "vit-192": ("vit-tiny", (*ALIKE, *vit(192, 9), MEAN)),
+    "vit-256": ("vit-tiny", (*ALIKE, *vit(256, 12), MEAN)),
     "hybrid-64": ("hybrid-tiny", (*ALIKE, *vit(64, 2))),
     "hybrid-128": ("hybrid-tiny", (*ALIKE, *vit(128, 4))),
     "hybrid-192": ("hybrid-tiny", (*ALIKE, *vit(192, 6))),
