@@ -192,6 +192,14 @@ def test_no_token_stands_before_the_first_word() -> None:
     near(body.step(torch.tensor([5, 6, 7]), state), body.read(body(Batch(x, target=target)).sequence)[:, 0])
 
 
+def test_small_ones_are_spread_by_what_they_read() -> None:
+    config = config_of("caption-attend", width=40, embedding=30, inner=12, vocabulary=400)
+    body = caption_attend.build(replace(config, std=0.0))  # type: ignore[arg-type]
+    for matrix in (body.cell["h"].weight, body.words.weight, body.out["h"].weight):
+        assert matrix.std().item() == pytest.approx(matrix.shape[1] ** -0.5, rel=0.1)
+    assert body.tokens.weight.std().item() == pytest.approx(0.1, rel=0.1) and not body.words.bias.any()
+
+
 def test_its_decoder_has_as_many_numbers_as_the_authors_and_begins_as_theirs() -> None:
     """V 10,000, words of 512, a state of 1800, places of 512."""
     config = caption_attend.Config(encoder="resnet-18")

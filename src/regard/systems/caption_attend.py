@@ -41,13 +41,16 @@ class Config(Captioner):
     """share dropped of the LSTM's state where words are told from it, and of what they are told by"""
     penalty: float = 1.0
     """weight of the demand that each place be looked at once in all (λ); 0 is none"""
+    std: float = 0.01
+    """spread of the matrices at first, as the authors have it; 0: of each by how much it reads, with which small ones learn to
+    look many times sooner"""
 
     sizes = ("width", "embedding")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner < 0 or self.penalty < 0:
-            raise SettingError("model.inner and model.penalty must be at least 0.")
+        if min(self.inner, self.penalty, self.std) < 0:
+            raise SettingError("model.inner, model.penalty and model.std must be at least 0.")
 
 
 TINY = Config(
@@ -59,6 +62,7 @@ TINY = Config(
     embedding=192,
     inner=128,
     dropout=0.3,
+    std=0.0,
 )
 PAPER = Config(encoder="resnet-50", frozen=True, tap=2)
 PRESETS = {
@@ -187,10 +191,14 @@ def _asked(batch: Batch) -> Tensor | None:
 
 def build(config: Config) -> Attend:
     """The whole machine."""
-    return attend_weights(Attend(config.eyes(), config))
+    return attend_weights(Attend(config.eyes(), config), config.std)
 
 
-def attend_weights(body: Attend) -> Attend:
+WORDS = 0.1
+"""Spread of the words at first, where matrices are spread by what they read."""
+
+
+def attend_weights(body: Attend, std: float) -> Attend:
     """As the authors' begin: N(0, 0.01), square matrices orthogonal (so are the four of the LSTM's own), biases 0."""
     for name, parameter in body.named_parameters():
         if name.startswith("eyes."):
@@ -198,7 +206,10 @@ def attend_weights(body: Attend) -> Attend:
         if parameter.ndim < 2:
             nn.init.zeros_(parameter)
             continue
-        nn.init.normal_(parameter, std=0.01)
+        if not std:
+            nn.init.normal_(parameter, std=WORDS if name.startswith("tokens.") else parameter.shape[1] ** -0.5)
+            continue
+        nn.init.normal_(parameter, std=std)
         for part in parameter.chunk(4) if name.startswith("cell.") else (parameter,):
             if part.shape[0] == part.shape[1]:
                 nn.init.orthogonal_(part)
