@@ -145,7 +145,7 @@ def figure(out: Path, picture: Path) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("operations of the whole training, 10¹⁵")
     axes.set_ylabel("accuracy on 5,000 held-out pictures, %")
-    axes.set_title("Fashion-MNIST, 30 passes: what accuracy costs")
+    axes.set_title("Fashion-MNIST, 20 passes: what accuracy costs")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
     shown.savefig(picture, dpi=130)

@@ -22,6 +22,7 @@ from regard.nn import kernels, raised
 from regard.nn.block import Feed
 from regard.nn.dense import resized, then_resized
 from regard.nn.graphs import record
+from regard.nn.rectified import rectified, serves
 from regard.nn.rules import Whole
 from regard.tasks.task import Terms
 from regard.waists import Batch
@@ -154,6 +155,19 @@ def test_maps_are_made_larger_as_torch_does_it(old: tuple[int, int], new: tuple[
         wanted = F.interpolate(copy.deepcopy(folded).double()(x.double()), new, mode="bilinear", align_corners=True)
         assert (then_resized(folded, x, new) - wanted).abs().max() < 2e-3
     assert resized(x.requires_grad_(), new).requires_grad and then_resized(folded, x, new).requires_grad
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "size"), [(16, 16, 3), (32, 8, 1), (24, 40, 5), (12, 16, 3)])
+def test_a_convolution_and_its_relu_as_one_kernel(inputs: int, outputs: int, size: int) -> None:
+    conv = torch.nn.Conv2d(inputs, outputs, size, padding=size // 2, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(2, inputs, 7, 9, device="cuda", dtype=torch.bfloat16)
+    wanted = F.relu(copy.deepcopy(conv).double()(x.double()))
+    with torch.no_grad():
+        assert serves(x, conv.weight) == (inputs % 8 == 0)
+        for given in (x, x.to(memory_format=torch.channels_last)):
+            assert (rectified(conv, given) - wanted).norm() < 1e-2 * wanted.norm()
+        assert torch.equal(torch.compile(rectified)(conv, x), rectified(conv, x))
+    assert not serves(x, conv.weight) and rectified(conv, x).requires_grad
 
 
 @pytest.mark.parametrize("kind", ["gelu", "gelu_tanh"])

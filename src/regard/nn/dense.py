@@ -20,6 +20,7 @@ from regard.errors import SettingError
 from regard.nn.block import ACTIVATIONS
 from regard.nn.convolution import BatchNorm, stepping
 from regard.nn.linear import Linear
+from regard.nn.rectified import rectified
 
 try:  # comes with builds of torch for CUDA
     from regard.nn import enlarged
@@ -157,10 +158,11 @@ class Refine(nn.Module):
         self.second = nn.Conv2d(width, width, 3, padding=1, bias=bias)
         self.first_norm: nn.Module = BatchNorm(width) if norm else nn.Identity()
         self.second_norm: nn.Module = BatchNorm(width) if norm else nn.Identity()
+        self.plain = not norm
 
     def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C h w"]:
-        inner = self.first_norm(self.first(F.relu(x)))
-        return x + self.second_norm(self.second(F.relu(inner)))
+        inner = rectified(self.first, F.relu(x)) if self.plain else F.relu(self.first_norm(self.first(F.relu(x))))
+        return x + self.second_norm(self.second(inner))
 
 
 class Fuse(nn.Module):
@@ -250,7 +252,7 @@ class Depth(Dense):
 
     def forward(self, taps: Sequence[Tensor], shape: Shape) -> Float[Tensor, "B H W"]:
         x = then_resized(self.first, self.fused(taps, shape), shape)
-        x = self.last(F.relu(self.second(x)))[:, 0]
+        x = self.last(rectified(self.second, x))[:, 0]
         return self.typical * F.softplus(x) if self.metric else F.relu(x)
 
 
