@@ -160,3 +160,61 @@ def test_a_recording_that_fails_leaves_no_gradients_behind(monkeypatch: pytest.M
     assert compute.way == "plain"
     for ours, wanted in zip((p.grad for p in compute.parameters if p.grad is not None), right, strict=True):
         assert torch.equal(ours, wanted)
+
+
+class Repeated:
+    """Stands for a CUDA graph: repeats the work, and writes where the recording wrote."""
+
+    def __init__(self, work: Any, result: Any) -> None:
+        self.work, self.result, self.count = work, result, 0
+
+    def replay(self) -> None:
+        self.count += 1
+        for there, here in zip(self.result, self.work(), strict=True):
+            there.copy_(here)
+
+    def pool(self) -> Any:
+        return "pool"
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
+    model = tiny("rnnsearch")
+    samples = TINY["rnnsearch"].samples
+    grains = [collate(model, samples[:many]) for many in (1, 2, 1, 2, 3, 1, 2, 1)]
+    pools: list[Any] = []
+
+    def record(work: Any, device: Any, pool: Any = None) -> Any:
+        pools.append(pool)
+        for _ in range(2):  # warm
+            work()
+        result = tuple(part.clone() for part in work())
+        return Repeated(work, result), result
+
+    monkeypatch.setattr("regard.learn.compute.record", record)
+
+    def learnt(way: Any) -> tuple[list[torch.Tensor], Compute]:
+        settings = Train(accumulate=accumulate)
+        compute = Compute(
+            Loss(model, Translate(), Terms()), settings, torch.device("cpu"), World(), steady=False, few=True
+        )
+        assert not compute.recordable
+        compute.recordable = True
+        compute.choose(way)
+        found = []
+        for number, batch in enumerate(grains):
+            if number % accumulate == 0:
+                compute.clear()
+            found += [part.clone() for part in compute(batch)]
+            found += [p.grad.clone() for p in compute.parameters if p.grad is not None]
+        return found, compute
+
+    right, _ = learnt("plain")
+    model.zero_grad()
+    ours, compute = learnt("graph")
+    for a, b in zip(ours, right, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert compute.proven and compute.way == "graph" and pools == [None, "pool"]
+    assert isinstance(compute.run, ways.Recorded) and [
+        kept.graph.count for kept in compute.run.recordings.values()
+    ] == [3, 2]  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from regard.data.plan import Alike, Plan
+from regard.data.plan import Alike, Blocks, Plan
 from regard.errors import DataError, SettingError
 
 Lengths = npt.NDArray[np.int64]
@@ -166,3 +166,40 @@ def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:
     means = np.array([lengths[grain[:, 0]].mean() for grain in first])
     assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.3, "grains come in an order of chance"
     assert plan.padding() < 0.12 and plan.tokens(5) == 10 and not plan.steady
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+@pytest.mark.parametrize("count", [1, 7, 3000])
+@pytest.mark.parametrize("budget", [600, 4096, 10**7])
+def test_grains_that_are_filled_up_have_few_shapes(sides: int, count: int, budget: int) -> None:
+    lengths = some_lengths(count, sides)
+    plan = Blocks(lengths, budget, seed=3)
+    for epoch in (0, 1):
+        grains = plan.epoch(epoch)
+        assert np.array_equal(np.sort(np.concatenate(grains)), np.arange(count))
+        for grain in grains:
+            block = plan.shape_of(grain)
+            assert len(grain) <= block.documents and (lengths[grain] <= block.longest).all()
+            assert block.documents * sum(block.longest) <= budget and plan.size(grain) <= budget
+            assert (np.array(block.longest) <= lengths.max(0)).all()
+    assert len(plan.blocks) < 64 and plan.few and not plan.steady and plan.shape in plan.blocks
+    assert same(plan.epoch(1), Blocks(lengths.copy(), budget, 3).epoch(1))
+    assert count == 1 or not same(plan.epoch(1), plan.epoch(2))
+
+
+def test_sizes_that_few_samples_have_join_larger_ones() -> None:
+    plan = Blocks([8] * 50 + [16] * 3 + [24] * 50, budget=240, seed=0)
+    assert [(block.longest, block.documents) for block in plan.blocks] == [((8,), 30), ((24,), 10)]
+    assert plan.shape_of(np.array([51])).longest == (24,)
+
+
+def test_long_texts_are_rounded_by_more() -> None:
+    plan = Blocks(np.arange(1, 513), budget=10**4, seed=0)
+    steps = {block.longest[0] for block in plan.blocks}
+    assert steps <= {*range(8, 65, 8), *range(80, 129, 16), *range(160, 257, 32), *range(320, 513, 64)} and 512 in steps
+
+
+def test_filling_up_costs_little_where_there_is_much() -> None:
+    lengths = np.repeat(some_lengths(3000), 10, axis=0)
+    plan = Blocks(lengths, 16384, seed=0)
+    assert plan.padding() < 0.35 and 8 < len(plan.blocks) < 64

@@ -15,7 +15,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Shape:
-    """The one shape that every grain of packed rows has."""
+    """What a grain of packed rows is filled up to."""
 
     rooms: tuple[int, ...]
     """positions of the row, on each side"""
@@ -25,13 +25,20 @@ class Shape:
     """in a row, those that only fill it up included"""
 
 
+@dataclass(frozen=True)
+class Block(Shape):
+    """Not one packed row, but a row for each document, all padded to the longest, so that many grains have one shape."""
+
+
 class Epochs:
     """Samples in grains that fit a budget of tokens, epoch after epoch; how they are grouped is the subclass's affair."""
 
     steady = False
     """whether all grains have one shape, so that compiled or captured code sees one"""
+    few = False
+    """whether grains have few shapes, each of which can be recorded"""
     shape: Shape | None = None
-    """of packed rows"""
+    """of packed rows, or the largest that grains are filled up to"""
     about = ""
     """what grains are, in a few words, where there is something to say about it"""
 
@@ -59,6 +66,9 @@ class Epochs:
     def size(self, grain: Indices) -> int:
         """The positions that are computed for a grain, padding included."""
         raise NotImplementedError
+
+    def shape_of(self, grain: Indices) -> Shape | None:
+        return self.shape
 
     def tokens(self, number: int) -> int:
         """Real tokens of a grain, all sides together."""
@@ -197,6 +207,62 @@ class Packs(Epochs):
 
     def size(self, grain: Indices) -> int:
         return sum(self.shape.rooms)
+
+
+class Blocks(Epochs):
+    """Samples whose lengths round up to the same numbers go together, padded to those: grains have few shapes.
+
+    For bodies that go from token to token, whose many small launches are worth recording, once for each shape. Sizes of which
+    there are too few samples for a grain join the next larger ones."""
+
+    few = True
+
+    def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
+        super().__init__(lengths, budget, seed)
+        rounded = np.minimum(
+            self.sides + -self.sides % _steps(self.sides), self.sides.max(0)
+        )  # a body may read no more
+        sizes, owners = np.unique(rounded, axis=0, return_inverse=True)
+        joined: dict[tuple[int, ...], list[Indices]] = {}
+        size, waiting = np.zeros_like(sizes[0]), list[Indices]()
+        for place in np.argsort(sizes.sum(1), kind="stable"):
+            size = np.maximum(size, sizes[place])
+            waiting.append(np.flatnonzero(owners.reshape(-1) == place))
+            if sum(map(len, waiting)) * size.sum() >= budget:  # they fill a grain
+                joined.setdefault(tuple(size.tolist()), []).extend(waiting)
+                size, waiting = np.zeros_like(size), []
+        if waiting:
+            joined.setdefault(tuple(size.tolist()), []).extend(waiting)
+        self.members = [np.sort(np.concatenate(found)) for found in joined.values()]
+        self.blocks = [
+            Block(longest, longest, min(max(budget // sum(longest), 1), len(found)))
+            for longest, found in zip(joined, self.members, strict=True)
+        ]
+        self.owner = np.zeros(len(self.sides), dtype=np.int64)
+        for number, members in enumerate(self.members):
+            self.owner[members] = number
+        self.shape = max(self.blocks, key=lambda block: sum(block.longest))
+        self.about = f"rows of {len(self.blocks)} sizes"
+
+    def epoch(self, number: int) -> list[Indices]:
+        random = self._random(number)
+        grains: list[Indices] = []
+        for block, members in zip(self.blocks, self.members, strict=True):
+            mixed = members[_order(random.random(len(members)))]
+            grains += np.split(mixed, range(block.documents, len(mixed), block.documents))
+        return [grains[place] for place in _order(random.random(len(grains)))]
+
+    def shape_of(self, grain: Indices) -> Block:
+        return self.blocks[self.owner[grain[0]]]
+
+    def size(self, grain: Indices) -> int:
+        block = self.shape_of(grain)
+        return block.documents * sum(block.longest)
+
+
+def _steps(lengths: Indices) -> Indices:
+    """8 up to 64, 16 up to 128, 32 up to 256, …: at most a quarter is added to any length above 32."""
+    return 2 ** np.maximum(np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64) - 3, 3)
 
 
 class Even(Epochs):

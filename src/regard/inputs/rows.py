@@ -11,14 +11,18 @@ from torch import Tensor
 from regard.waists import Offsets
 
 
-def pad(rows: Sequence[Sequence[int] | np.ndarray], value: int) -> tuple[Tensor, Tensor | None]:
-    """(B, L) filled up with `value` on the right, and the lengths (B,); None when there is nothing to fill."""
+def pad(
+    rows: Sequence[Sequence[int] | np.ndarray], value: int, length: int | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """(B, L) filled up with `value` on the right, and the lengths (B,); None when there is nothing to fill.
+
+    With a `length` all batches are of that one, and tell their lengths always."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    longest = int(lengths.max(initial=0))
+    longest = int(lengths.max(initial=0)) if length is None else length
     table = np.full((len(rows), longest), value, dtype=np.int64)
     if len(rows):
         table[np.arange(longest) < lengths[:, None]] = np.concatenate(rows)
-    equal = bool((lengths == longest).all())
+    equal = length is None and bool((lengths == longest).all())
     return torch.from_numpy(table), None if equal else torch.from_numpy(lengths)
 
 

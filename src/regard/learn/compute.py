@@ -1,7 +1,7 @@
 """How one grain is computed: forward and backward, plainly, recorded as a CUDA graph, or compiled.
 
 plain      operators are launched one by one from Python
-graph      the launches of one grain are recorded once and repeated as a whole: for shapes that never change, on CUDA
+graph      the launches of a grain are recorded once and repeated as a whole: on CUDA, for grains of one shape or few
 compiled   `torch.compile`, and recorded too where that can be
 """
 
@@ -12,6 +12,7 @@ import functools
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -49,12 +50,14 @@ class Loss(nn.Module):
 class Compute:
     """Adds the gradients of a grain to those that are there and returns the (sum, count) of its loss."""
 
-    def __init__(self, loss: nn.Module, settings: Train, device: torch.device, world: World, steady: bool) -> None:
-        """`steady`: all grains have one shape."""
+    def __init__(
+        self, loss: nn.Module, settings: Train, device: torch.device, world: World, steady: bool, few: bool = False
+    ) -> None:  # fmt: skip
+        """`steady`: all grains have one shape; `few`: they have several, each of many grains."""
         self.module: nn.Module = world.share(loss)
         self.settings, self.device, self.world = settings, device, world
         self.steady = steady
-        self.recordable = steady and device.type == "cuda" and world.size == 1
+        self.recordable = (steady or few) and device.type == "cuda" and world.size == 1
         body = getattr(getattr(loss, "model", None), "body", None)
         self.compiles: bool = getattr(body, "compiles", True)
         """whether torch.compile is worth a try: of loops over tokens it would write out every step, anew for each length"""
@@ -83,7 +86,7 @@ class Compute:
         seed = torch.initial_seed()
         try:
             result = self.run(batch, last)
-            self.proven = True
+            self.proven = not isinstance(self.run, Recorded) or bool(self.run.recordings)
             return result
         except (RuntimeError, OSError) as error:  # a compiler that is not there, an operator that cannot be recorded
             lower: Way = "graph" if self.way == "compiled" and self.recordable else "plain"
@@ -135,24 +138,27 @@ def keep_freed_memory() -> None:
 
 
 class Recorded:
-    """One grain recorded as a CUDA graph. Seeds are read anew at each repetition, so dropout differs as it should."""
+    """Grains recorded as CUDA graphs, one for each shape. Seeds are read anew at each repetition, so dropout differs as it
+    should."""
 
     def __init__(self, compute: Compute) -> None:
         self.compute = compute
-        self.adds = compute.settings.accumulate > 1
-        """to the gradients of the grains before; a step of one grain writes its gradients anew, which saves a pass over them"""
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.batch: Batch | None = None
-        self.result: Result | None = None
+        self.adds = compute.settings.accumulate > 1 or not compute.steady
+        """to the gradients of the grains before; where one recording is a whole step, it writes its gradients anew, which saves
+        a pass over them"""
+        self.recordings: dict[Key, Recording] = {}
+        self.seen: set[Key] = set()
 
     def __call__(self, batch: Batch, last: bool) -> Result:
-        if self.graph is None or self.batch is None:
-            return self._record(batch)
-        for here, there in zip(self.batch.tensors(), batch.tensors(), strict=True):
-            here.copy_(there, non_blocking=True)
-        self.graph.replay()
-        assert self.result is not None
-        return self.result
+        key = tuple((*tensor.shape,) for tensor in batch.tensors())
+        kept = self.recordings.get(key)
+        if kept is not None:
+            return kept(batch)
+        if not self.compute.steady and (key not in self.seen or len(self.recordings) >= MOST):
+            self.seen.add(key)  # a shape that comes once is not worth its recording
+            return self.compute.gradients(batch.to(self.compute.device))
+        self.recordings[key] = self._record(batch.to(self.compute.device))
+        return self.recordings[key](batch)
 
     def _work(self, batch: Batch) -> Result:
         if not self.adds:
@@ -160,18 +166,39 @@ class Recorded:
                 parameter.grad = None
         return self.compute.gradients(batch)
 
-    def _record(self, batch: Batch) -> Result:
-        """The first grain of a step: it is computed plainly a few times, as recording asks for, and once as it counts."""
-        self.batch = batch.to(self.compute.device)
-        seed, batch = torch.initial_seed(), self.batch
-        gathered = [(part, part.clone()) for part in self.compute.module.buffers()]  # by batch norms: once is enough
-        self.graph, self.result = record(lambda: self._work(batch), self.compute.device)
-        for part, before in gathered:
-            part.copy_(before)
+    def _record(self, batch: Batch) -> Recording:
+        """Recording asks for some plain runs before it: what they leave in gradients, in what batch norms have gathered and in
+        the seed is taken back."""
+        seed = torch.initial_seed()
+        gathered = [(part, part.clone()) for part in self.compute.module.buffers()]
+        before = [(p.grad, p.grad.clone()) for p in self.compute.parameters if p.grad is not None] if self.adds else []
+        pool = next((kept.graph.pool() for kept in self.recordings.values()), None)  # they are never repeated at once
+        graph, result = record(lambda: self._work(batch), self.compute.device, pool=pool)
         self.compute.clear()
+        for part, copy in (*gathered, *before):
+            part.copy_(copy)
         torch.manual_seed(seed)
+        return Recording(graph, batch, result)
+
+
+Key = tuple[tuple[int, ...], ...]
+"""The shapes of a batch."""
+MOST = 64
+"""Shapes that are recorded: each keeps a batch, all share the memory of a grain, and to record takes a second."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    """where it reads"""
+    result: Result
+    """where it writes"""
+
+    def __call__(self, batch: Batch) -> Result:
+        for here, there in zip(self.batch.tensors(), batch.tensors(), strict=True):
+            here.copy_(there, non_blocking=True)
         self.graph.replay()
-        assert self.result is not None
         return self.result
 
 

@@ -23,8 +23,12 @@ def choosing() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def record(work: Callable[[], T], device: torch.device, warm: int = 3) -> tuple[torch.cuda.CUDAGraph, T]:
+def record(
+    work: Callable[[], T], device: torch.device, warm: int = 3, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, T]:
     """The recording and what the recorded work returned: tensors that each repetition fills anew.
+
+    `pool`: of another recording, whose memory this one may use, since the two are never repeated at once.
 
     Recording asks for a few real runs before it, on a stream of their own; what they change is the caller's affair."""
     with torch.cuda.device(device), choosing():
@@ -36,6 +40,6 @@ def record(work: Callable[[], T], device: torch.device, warm: int = 3) -> tuple[
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # other threads (that pin memory, say) may use CUDA meanwhile; a stream of this device, not of the first
-        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
             result = work()
     return graph, result

@@ -126,7 +126,7 @@ class Trainer:
         """Train to the end. The first process returns the best model, the others nothing."""
         done = self.done
         loss = Loss(self.model, self.task, Terms(self.config.smoothing, self.config.auxiliary))
-        compute = Compute(loss, self.config, self.model.device, self.world, self.plan.steady)
+        compute = Compute(loss, self.config, self.model.device, self.world, self.plan.steady, self.plan.few)
         self._announce()
         if self.world.first and not any(row["kind"] == "plan" for row in self.folder.rows()):
             self.folder.log({"kind": "plan", "step": 0, "padding": self.padding})
@@ -162,7 +162,7 @@ class Trainer:
     def grain(self, number: int) -> Batch:
         """The batch of a grain, a pure function of its number."""
         _, rows = self.plan.grain(number)
-        return self.task.collate(self.prepared.train, rows, self.model.config, self.plan.shape)
+        return self.task.collate(self.prepared.train, rows, self.model.config, self.plan.shape_of(rows))
 
     def _grains(self) -> Generator[Batch]:
         cuda = self.model.device.type == "cuda"

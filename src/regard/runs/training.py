@@ -111,23 +111,27 @@ def named(paths: Sequence[str]) -> str:
 
 
 def _packs(order: Order, prepared: Prepared, where: torch.device, console: Console, begun: bool | None) -> bool:
-    """Whether samples are packed: where the kernel for packed rows is, unless a person said otherwise.
+    """Whether samples are packed, or filled up to few sizes: where that is faster, unless a person said otherwise.
 
     A run that goes on does as it has `begun`, wherever: a grain means the same samples to its end."""
     settings: Train = order.settings.train
-    able = where.type == "cuda" and autocasts(where, settings) and packed_kernel() and packs(prepared.config)
-    packed = settings.packed == "on" or (settings.packed == "auto" and able)
-    if packed and not getattr(prepared.config, "packs", True):
+    alone = not getattr(
+        prepared.config, "packs", True
+    )  # it reads rows of one text each, filled up to few sizes instead
+    if alone and settings.packed == "on":
         raise SettingError(
             "train.packed=on: this system goes from token to token and reads padded rows. Leave it at auto."
         )
+    kernel = autocasts(where, settings) and packed_kernel() and packs(prepared.config)
+    able = where.type == "cuda" and (alone or kernel)
+    packed = settings.packed == "on" or (settings.packed == "auto" and able)
     packed = packed if begun is None else begun
     if packed:  # full windows of long texts need no packing
         task = order.identity.task
         packed = (
             task.plan(prepared.train, prepared.config, task.budget(settings), settings.seed, True).shape is not None
         )
-    if packed and not able:
+    if packed and not able and not alone:
         tell(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
     return packed
 

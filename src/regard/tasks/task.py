@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.data import unanswered
 from regard.data.entries import expand, parallel
 from regard.data.files import Complain
-from regard.data.plan import Epochs, Packs, Plan, Shape
+from regard.data.plan import Blocks, Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
 from regard.data.store import Rows
 from regard.decode.settings import DRAWING, Decode
@@ -327,6 +327,8 @@ class Task:
         return np.stack([lengths_of(side) for side in encoded.sides.values()], axis=1)
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+        if packed and not getattr(config, "packs", True):
+            return Blocks(self.lengths(encoded), tokens, seed)
         return (Packs if packed else Plan)(self.lengths(encoded), tokens, seed)
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:

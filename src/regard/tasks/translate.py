@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.data import unanswered
 from regard.data.files import Complain
 from regard.data.pairs import Empty, Pair, iterate_pairs
-from regard.data.plan import Plan, Shape
+from regard.data.plan import Block, Plan, Shape
 from regard.data.settings import Data
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
@@ -83,10 +83,12 @@ class Translate(Task):
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: Shape | None = None) -> Batch:
         """Teacher forcing: the decoder reads start + target and should say target + end.
 
-        With a `shape` the samples are packed into one row of it on each side."""
+        With a `shape` the samples are packed into one row of it on each side, or padded to it."""
         rows = list(rows)
         source, target = ([encoded.sides[side][i] for i in rows] for side in self.sides)
         reads, says = [row[:-1] for row in target], [row[1:] for row in target]
+        if isinstance(shape, Block):
+            return _filled(source, reads, says, config.pad, shape)
         if shape is not None:
             (room, target_room), (longest, target_longest), many = shape.rooms, shape.longest, shape.documents
             x, offsets = pack(source, room, longest, many, config.pad)
@@ -161,3 +163,14 @@ class Translate(Task):
 
     def show(self, sample: Pair, answer: Answer) -> str:
         return f"    {sample.source}\n    → {answer.value}\n    = {sample.target}\n"
+
+
+def _filled(
+    source: list[np.ndarray], reads: list[np.ndarray], says: list[np.ndarray], fill: int, block: Block
+) -> Batch:
+    """Rows of the lengths of a block, and as many: for those that are missing the first one again, nothing asked of it."""
+    missing = block.documents - len(source)
+    across, over = block.longest
+    x, lengths = pad(source + source[:1] * missing, fill, across)
+    y, _ = pad(reads + reads[:1] * missing, fill, over)
+    return Batch(x, lengths, y, labels=pad(says + [says[0][:0]] * missing, IGNORE, over)[0])

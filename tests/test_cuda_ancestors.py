@@ -1,0 +1,124 @@
+"""Recurrent and convolutional translators and the captioners on a CUDA device: recorded training is plain training, and search
+there says what the CPU says."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from captioners import SIZES, batch_of, fresh
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.learn.compute import Compute, Loss, Recorded
+from regard.learn.settings import Train
+from regard.learn.world import World
+from regard.tasks.caption import Caption
+from regard.tasks.task import Terms
+from regard.tasks.translate import Translate
+from regard.waists import Batch
+from tiny import CASES, TINY, Numbers, collate, tiny
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+cases = pytest.mark.parametrize(("name", "label"), [c for c in CASES if c[0] in ("rnn", "rnnsearch", "convs2s")])
+TASK = Translate()
+
+
+def apart(ours: list[torch.Tensor], right: list[torch.Tensor]) -> float:
+    whole = sum(float(g.double().square().sum()) for g in right) ** 0.5
+    return sum(float((a.double() - b.double()).square().sum()) for a, b in zip(ours, right, strict=True)) ** 0.5 / whole
+
+
+def without_chance(body: Any) -> Any:
+    for part in body.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    return body
+
+
+@cases
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_recorded_grains_of_several_shapes_are_plain_ones(name: str, label: str, precision: str) -> None:
+    model = without_chance(tiny(name, label).float()).cuda().train()
+    found = TASK.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
+    plan = TASK.plan(found, model.config, 40, 0, packed=True)
+    grains = [grain for number in range(4) for grain in plan.epoch(number)]
+    settings = Train(precision=precision)  # type: ignore[arg-type]
+    results = []
+    for way in ("plain", "graph"):
+        model.zero_grad(set_to_none=True)
+        compute = Compute(Loss(model, TASK, Terms(0.1)), settings, torch.device("cuda"), World(), False, few=True)
+        compute.choose(way)  # type: ignore[arg-type]
+        told = []
+        for grain in grains:
+            compute.clear()
+            total, count = compute(TASK.collate(found, grain, model.config, plan.shape_of(grain)))
+            told += [total.clone(), count.clone(), *(p.grad.clone() for p in compute.parameters if p.grad is not None)]
+        assert compute.way == way
+        if way == "graph":
+            assert isinstance(compute.run, Recorded) and len(compute.run.recordings) == len(plan.blocks)  # type: ignore[attr-defined]
+        results.append(told)
+    assert apart(results[1], results[0]) < (1e-4 if precision == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", SIZES)
+def test_recorded_steps_of_captioners_are_plain_ones(name: str, precision: str) -> None:
+    class Whole(torch.nn.Module):
+        def __init__(self, body: Any) -> None:
+            super().__init__()
+            self.body = body
+
+    class Looked(Caption):
+        def looked_at(self, model: Any, batch: Batch) -> Batch:
+            return batch
+
+    torch.manual_seed(1)
+    model: Any = Whole(without_chance(fresh(name))).cuda().train()
+    batch = batch_of().map(lambda part: part.float() if part.is_floating_point() else part)
+    results = []
+    for way in ("plain", "graph"):
+        model.zero_grad(set_to_none=True)
+        settings = Train(precision=precision)  # type: ignore[arg-type]
+        compute = Compute(Loss(model, Looked(), Terms(0.1)), settings, torch.device("cuda"), World(), steady=True)
+        compute.choose(way)  # type: ignore[arg-type]
+        for _ in range(2):
+            compute.clear()
+            total, count = compute(batch)
+        assert compute.way == way
+        results.append(
+            [total.clone(), count.clone(), *(p.grad.clone() for p in compute.parameters if p.grad is not None)]
+        )
+    assert apart(results[1], results[0]) < (1e-3 if precision == "float32" else 3e-2)
+
+
+@cases
+def test_the_device_says_what_the_cpu_says(name: str, label: str) -> None:
+    model = tiny(name, label).float().eval()
+    batch = collate(model, TINY[name].samples)
+    prompt = Batch(batch.x, batch.mask, torch.full((len(batch.x), 1), model.config.start))
+    limits = torch.full((len(batch.x),), 8)
+    for decode in (Decode(beam=1), Decode(beam=3)):
+        there = copy.deepcopy(model.body).cuda()
+        with torch.no_grad():
+            right = search(model.body, prompt, model.config.end, limits, decode)
+            ours = search(there, prompt.to("cuda"), model.config.end, limits, decode)
+        assert [[found.tokens for found in row] for row in ours] == [[found.tokens for found in row] for row in right]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_captioners_say_there_what_they_say_here(name: str) -> None:
+    torch.manual_seed(2)
+    body = fresh(name).eval()
+    x = batch_of().x.float()
+    prompt = Batch(x, target=torch.ones(len(x), 1, dtype=torch.long))
+    limits = torch.full((len(x),), 8)
+    there = copy.deepcopy(body).cuda()
+    with torch.no_grad():
+        right = search(body, prompt, 2, limits, Decode(beam=2))
+        ours = search(there, prompt.to("cuda"), 2, limits, Decode(beam=2))
+    for mine, wanted in zip(ours, right, strict=True):
+        assert mine[0].score == pytest.approx(wanted[0].score, abs=2e-2)

@@ -1,0 +1,66 @@
+"""Rows that are filled up to few shapes, for bodies that go from token to token: the same sums, gradients and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from conftest import Pairs, stopped_in, write_pairs
+from regard.data.plan import Blocks
+from regard.tasks.task import Encoded
+from regard.tasks.translate import Translate
+from regard.waists import IGNORE
+from tiny import CASES, TINY, Numbers, tiny
+
+cases = pytest.mark.parametrize(("name", "label"), [c for c in CASES if c[0] in ("rnn", "rnnsearch", "convs2s")])
+TASK = Translate()
+
+
+def encoded(name: str, label: str) -> tuple[regard.Model, Encoded]:
+    model = tiny(name, label)
+    return model, TASK.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
+
+
+@cases
+def test_what_fills_up_is_not_learnt_from(name: str, label: str) -> None:
+    model, found = encoded(name, label)
+    plan = TASK.plan(found, model.config, 40, 0, packed=True)
+    assert isinstance(plan, Blocks)
+    sums = torch.zeros(2, 2, dtype=torch.float64)
+    gradients = []
+    for way in (0, 1):
+        model.zero_grad()
+        for grain in plan.epoch(0):
+            shape = plan.shape_of(grain) if way else None
+            batch = TASK.collate(found, grain, model.config, shape)
+            if shape is not None:
+                assert batch.x.shape == (shape.documents, shape.longest[0]) and batch.mask is not None
+                assert batch.labels is not None and batch.labels.shape == (shape.documents, shape.longest[1])
+                assert (batch.labels[len(grain) :] == IGNORE).all()
+            total, count = TASK.loss(model, batch)
+            total.backward()
+            sums[way] += torch.stack([total.detach(), count.double()])
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert torch.allclose(sums[0], sums[1], rtol=1e-12)
+    for ours, right in zip(gradients[1], gradients[0], strict=True):
+        assert (ours - right).norm() <= 1e-9 * (1 + right.norm())
+
+
+def test_a_run_that_was_begun_on_a_gpu_goes_on_with_its_grains(
+    tmp_path: Path, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_pairs(tmp_path / "pairs.tsv", pairs[:60])
+    settings = ("train.steps=6", "train.tokens=300", "data.vocabulary=300", "model.width=16", "model.embedding=16")
+    given: dict[str, Any] = {"model": "rnn-tiny", "settings": settings, "device": "cpu"}
+    with monkeypatch.context() as there:
+        there.setattr("regard.runs.training._packs", lambda *_: True)
+        regard.train("translate", [str(data)], out=tmp_path / "whole", **given)
+        with stopped_in(3):
+            regard.train("translate", [str(data)], out=tmp_path / "run", **given)
+    regard.train("translate", [str(data)], out=tmp_path / "run", **given, resume=True)
+    ours, right = (regard.load(tmp_path / name).state_dict() for name in ("run", "whole"))
+    assert all(torch.equal(ours[key], right[key]) for key in right)
