@@ -28,7 +28,8 @@ CLASSES = (
 )  # fmt: skip
 HELD_OUT = 5_000
 ALIKE = ("train.passes=20", "train.images=512", "train.rate=1.5e-3", "train.decay=0.05", "train.warmup=0.1",
-         "train.schedule=cosine", "train.smoothing=0.1", "data.shift=0.1", "data.flip=true", "data.erase=0.3")  # fmt: skip
+         "train.schedule=cosine", "train.smoothing=0.1", "data.shift=0.1", "data.flip=true", "data.erase=0.3",
+         "data.score=5000")  # fmt: skip
 
 
 def vit(width: int, depth: int) -> tuple[str, ...]:
@@ -143,6 +144,7 @@ def figure(out: Path, picture: Path) -> None:
                 fontsize=8, color=colour,
             )  # fmt: skip
     axes.set_xscale("log")
+    axes.margins(x=0.1)
     axes.set_xlabel("operations of the whole training, 10¹⁵")
     axes.set_ylabel("accuracy on 5,000 held-out pictures, %")
     axes.set_title("Fashion-MNIST, 20 passes: what accuracy costs")

@@ -103,7 +103,7 @@ def test_the_device_says_what_the_cpu_says(name: str, label: str) -> None:
     limits = torch.full((len(batch.x),), 8)
     for decode in (Decode(beam=1), Decode(beam=3)):
         there = copy.deepcopy(model.body).cuda()
-        with torch.no_grad():
+        with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
             right = search(model.body, prompt, model.config.end, limits, decode)
             ours = search(there, prompt.to("cuda"), model.config.end, limits, decode)
         assert [[found.tokens for found in row] for row in ours] == [[found.tokens for found in row] for row in right]
@@ -122,3 +122,19 @@ def test_captioners_say_there_what_they_say_here(name: str) -> None:
         ours = search(there, prompt.to("cuda"), 2, limits, Decode(beam=2))
     for mine, wanted in zip(ours, right, strict=True):
         assert mine[0].score == pytest.approx(wanted[0].score, abs=2e-2)
+
+
+@pytest.mark.parametrize("name", ["rnn", "caption-fixed"])
+def test_large_gradients_do_not_overflow(name: str) -> None:
+    """Autocast has cuDNN's recurrent kernels compute in float16, whose largest number is 65,504."""
+    if name == "rnn":
+        model = tiny("rnn").float()
+        body, batch = model.body, collate(model, TINY["rnn"].samples)
+    else:
+        body, batch = fresh(name), batch_of().map(lambda part: part.float() if part.is_floating_point() else part)
+    body = body.cuda().train()
+    with torch.autocast("cuda", torch.bfloat16):
+        states = body(batch.to("cuda")).sequence
+    (1e7 * states.float().square().sum()).backward()
+    norms = [float(p.grad.norm()) for p in body.parameters() if p.grad is not None]
+    assert max(norms) > 1e6 and all(norm < float("inf") for norm in norms)

@@ -35,6 +35,17 @@ def _named(last: Any) -> Kept:
     return {"h": last[0], "c": last[1]} if isinstance(last, tuple) else {"h": last}
 
 
+def fused(layer: nn.Module, x: Tensor, *begin: Any) -> tuple[Tensor, Any]:
+    """On CUDA in the precision of the weights: autocast would have cuDNN compute in float16 whatever it was asked for, where
+    gradients of a sum over thousands of words overflow."""
+    if not x.is_cuda:
+        return layer(x, *begin)  # type: ignore[no-any-return]
+    dtype = next(layer.parameters()).dtype
+    given = [tuple(part.to(dtype) for part in each) if isinstance(each, tuple) else each.to(dtype) for each in begin]
+    with torch.autocast("cuda", enabled=False):
+        return layer(x.to(dtype), *given)  # type: ignore[no-any-return]
+
+
 def _stacked(layers: list[Kept]) -> Kept:
     return {name: torch.stack([kept[name][0] for kept in layers], 1) for name in layers[0]}
 
@@ -52,7 +63,8 @@ class Recurrent(nn.Module):
         after: list[Kept] = []
         for number, layer in enumerate(self.layers):
             begin = [kept[name][None, :, number].contiguous() for name in ("h", "c") if name in kept]
-            x, last = layer(self.dropout(x) if number else x, tuple(begin) if len(begin) > 1 else begin[0])
+            whole = tuple(begin) if len(begin) > 1 else begin[0]
+            x, last = fused(layer, self.dropout(x) if number else x, whole)
             after.append(_named(last))
         return x, _stacked(after)
 
@@ -75,10 +87,10 @@ class Reader(nn.Module):
         after = []
         for number, layer in enumerate(self.layers):
             x = self.dropout(x) if number else x
-            y, last = layer(x)
+            y, last = fused(layer, x)
             kept = _named(last)
             if self.back is not None:
-                z, other = self.back[number](order.turned(x))
+                z, other = fused(self.back[number], order.turned(x))
                 kept = {name: torch.cat([kept[name], part], -1) for name, part in _named(other).items()}
                 y = torch.cat([y, order.turned(z)], -1)
             x = y

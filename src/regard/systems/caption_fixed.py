@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard.nn.eyes import Eyes
 from regard.nn.gates import gated
 from regard.nn.linear import Linear, linear
+from regard.nn.recurrent import fused
 from regard.nn.rolling import Rolling
 from regard.systems.captioning import FURTHER, Captioner, Looking, prompt_of, recipe, target_of
 from regard.systems.preset import Preset, System, unpublished
@@ -72,7 +73,7 @@ class Fixed(Looking, nn.Module):
         picture = self.see(batch)[:, None]
         words = self.tokens(target_of(batch))
         x = torch.cat([picture.to(words.dtype), words], 1)
-        states, _ = self.lstm(self.dropout(x))
+        states, _ = fused(self.lstm, self.dropout(x))
         return States(self.dropout(states[:, 1:]))
 
     def read(self, x: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows V"]:
