@@ -33,8 +33,8 @@ MODELS = {
 }
 COLOURS = dict(zip(MODELS, ("C0", "C1", "C2", "C3"), strict=True))
 ALIKE = ("train.passes=60", "train.images=128", "train.rate=1e-3", "train.warmup=0.05", "train.schedule=cosine",
-         "train.decay=0.05", "train.smoothing=0", "train.every=1000", "data.shift=0.06", "data.vocabulary=400", "data.score=500",
-         f"model.size={SIDE}", "decode.beam=1")  # fmt: skip
+         "train.decay=0.05", "train.smoothing=0", "train.every=1000", "data.shift=0.06", "data.vocabulary=400",
+         "data.score=1000", f"model.size={SIDE}", "decode.beam=1")  # fmt: skip
 TESTS = {
     "test": "all combinations seen",
     "test-pairs": "a colour and shape unseen",

@@ -39,11 +39,11 @@ def fused(layer: nn.Module, x: Tensor, *begin: Any) -> tuple[Tensor, Any]:
     """On CUDA in the precision of the weights: autocast would have cuDNN compute in float16 whatever it was asked for, where
     gradients of a sum over thousands of words overflow."""
     if not x.is_cuda:
-        return layer(x, *begin)  # type: ignore[no-any-return]
+        return layer(x, *begin)
     dtype = next(layer.parameters()).dtype
     given = [tuple(part.to(dtype) for part in each) if isinstance(each, tuple) else each.to(dtype) for each in begin]
     with torch.autocast("cuda", enabled=False):
-        return layer(x.to(dtype), *given)  # type: ignore[no-any-return]
+        return layer(x.to(dtype), *given)
 
 
 def _stacked(layers: list[Kept]) -> Kept:
