@@ -136,11 +136,16 @@ def _coco(path: Path, whole: Mapping[str, Any], complain: Complain) -> Rows:
         if not isinstance(name.get("image"), str):
             complain("format", DataError(f"image {number} has no file_name.", path, advice=f"COCO's form is {form}."))
             continue
+        key = image.get("id", image.get("imgid", number))
+        if not isinstance(key, str | int | float) or key in known:
+            problem = f"image {number} has no id of its own ({key!r:.40})."
+            complain("format", DataError(problem, path, advice=f"COCO's form is {form}."))
+            continue
         row = {"image": os.path.join(str(image.get("filepath") or ""), name["image"]), "split": image.get("split", "")}
-        known[image.get("id", image.get("imgid", number))] = {**row, "captions": image.get("sentences", "")}
+        known[key] = {**row, "captions": image.get("sentences", "")}
     for number, one in enumerate(said, start=1):
         key = one.get("image_id") if isinstance(one, dict) else None
-        if key not in known or "caption" not in one:
+        if not isinstance(key, str | int | float) or key not in known or "caption" not in one:
             problem = f"annotation {number} has no caption, or is of no image that is listed (image_id {key!r:.40})."
             complain("format", DataError(problem, path, advice=f"COCO's form is {form}."))
             continue
