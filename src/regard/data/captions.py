@@ -243,7 +243,7 @@ def _values(path: Path, where: int | None, line: int, row: Row) -> tuple[str | I
     shown = image if isinstance(image, str) else image.name or f"row {line}"
     if not image:
         return "", kept, Empty(str(path), line, f"no image beside: {kept[0][:60]}") if kept else None
-    if len(kept) == len(captions):
+    if kept and len(kept) == len(captions):
         return image, kept, None
     return image, kept, Empty(str(path), line, f"no caption beside: {shown[:60]}")
 
