@@ -82,7 +82,7 @@ class Captioner:
     def _seen(self) -> dict[str, Any]:
         """All that is known of the body that it sees through. What was made for another `encoder` is forgotten."""
         known = self.seeing if self.seeing.get("name") == self.encoder or "name" not in self.seeing else {}
-        if "name" not in known:
+        if not {"name", "system", "config"} <= known.keys():
             known = _of_preset(self.encoder, {**known, "size": self.size})
         system = known.get("system")
         if system not in self.sees:
