@@ -59,8 +59,6 @@ class Config(Captioner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % self.heads:
-            raise SettingError(f"model.width {self.width} cannot be divided among model.heads {self.heads}.")
         if self.places == "sines" and self.width % 2:
             raise SettingError(
                 f"model.places=sines needs an even model.width, not {self.width}: half of it is for rows."

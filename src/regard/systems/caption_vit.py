@@ -14,7 +14,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import WeightsError
 from regard.nn.block import Stack, Tokens, vaswani_block
 from regard.nn.eyes import Eyes
 from regard.nn.linear import Linear
@@ -51,11 +51,6 @@ class Config(Captioner):
     sees = ("vit",)
     sizes = ("width", "depth", "heads", "hidden")
     shares = ("dropout", "attention_dropout", "embedding_dropout")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.width % self.heads:
-            raise SettingError(f"model.width {self.width} cannot be divided among model.heads {self.heads}.")
 
 
 BASE = Config(vocabulary=50_257, length=1024, pad=50_256, start=50_256, end=50_256)

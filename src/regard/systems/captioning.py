@@ -25,7 +25,7 @@ from regard.nn.eyes import Eyes
 from regard.nn.rules import Causal, Real, join
 from regard.nn.state import DecoderState
 from regard.systems import bit, hybrid, resnet, swin, vit
-from regard.systems.preset import System
+from regard.systems.preset import System, check_sizes
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
@@ -68,14 +68,7 @@ class Captioner:
     def __post_init__(self) -> None:
         if os.sep in self.encoder:
             object.__setattr__(self, "encoder", os.path.abspath(os.path.expanduser(self.encoder)))
-        for name in ("size", "vocabulary", "length", *self.sizes):
-            if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
-        for name in self.shares:
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be in [0, 1), not {getattr(self, name)}.")
-        if not 0 <= self.end < self.vocabulary:
-            raise SettingError(f"model.end {self.end} is no token of a vocabulary of {self.vocabulary}.")
+        check_sizes(self, ("size", "vocabulary", "length", *self.sizes), self.shares)
         object.__setattr__(self, "seeing", self._seen())
         self.looked_at()
 
