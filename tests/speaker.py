@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.data.captions import Captioned
+from regard.data.settings import Data
+from regard.inputs.text import Text
+from regard.model import Identity, Model, assemble
 from regard.nn.rolling import Rolling
 from regard.systems.preset import Preset, System, unpublished
+from regard.tasks import find_task
 from regard.waists import Batch, States
 
 
@@ -77,3 +85,38 @@ SYSTEM = System(
     "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "pictures",
     unsayable=unpublished,
 )  # fmt: skip
+
+
+# -- what it is tested on
+
+TASK: Any = find_task("caption")
+COLOURS = ("red", "green", "blue", "white", "black", "yellow")
+
+
+def album_in(folder: Path) -> Path:
+    """Thirty pictures of one colour with two or three captions."""
+    (folder / "images").mkdir(parents=True)
+    lines = []
+    for number in range(30):
+        colour, name = COLOURS[number % len(COLOURS)], f"n {number}.png"
+        Image.new("RGB", (20 + number, 18), colour).save(folder / "images" / name)
+        captions = [f"a {colour} thing", f"this is {colour}", f"everything here is {colour} , really"][: 2 + number % 2]
+        lines.append(json.dumps({"image": name, "captions": captions}))
+    (folder / "captions.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def samples(album: Path) -> list[Captioned]:
+    return list(TASK.stream([str(album)]))
+
+
+def model(album: Path, **changes: Any) -> Model:
+    text = Text.train(TASK.phrases(samples(album)), 300)
+    config = replace(Config(), **changes)
+    reader = TASK.reading(text, config, Data())
+    torch.manual_seed(3)
+    return assemble(Identity(SYSTEM, TASK.fit(config, reader), TASK), reader).double().eval()
+
+
+def encoded(album: Path, made: Model, longest: int = 99, data: Data | None = None) -> Any:
+    return TASK.encode(samples(album), made.reader, made.config, longest, data or Data())

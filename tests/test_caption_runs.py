@@ -95,6 +95,14 @@ def test_a_built_one_has_the_eyes_of_the_folder(tmp_path: Path) -> None:
     assert regard.build("caption-attend-tiny", encoder=str(tmp_path), device="meta").config.size == 16
 
 
+def test_a_run_goes_on_by_the_same_words(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt("resnet", tmp_path / "eyes")
+    monkeypatch.chdir(tmp_path)
+    for resume in (False, True):  # a name without a slash is that of a folder here
+        model = train("caption-fixed", album, tmp_path / "run", "model.encoder=eyes", "train.steps=2", resume=resume)
+        assert model.config.encoder == str(tmp_path / "eyes")
+
+
 def test_eyes_that_have_learnt_nothing_are_not_frozen(album: Path, tmp_path: Path) -> None:
     assert find_preset("caption-attend-base")[1].config.frozen
     with pytest.raises(SettingError, match=r"resnet-50 has learnt nothing yet\. Name a folder"):

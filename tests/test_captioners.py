@@ -316,6 +316,8 @@ def test_a_config_remembers_what_it_sees_through(name: str, eyes: str) -> None:
     assert {key: part.shape for key, part in ours.items()} == {key: part.shape for key, part in theirs.items()}
     with pytest.raises(SettingError, match=r"model\.seeing\.wdith"):
         replace(config, seeing={"wdith": 3})
+    with pytest.raises(SettingError, match=r"model\.seeing\.name"):  # a file that says half of it
+        replace(config, seeing={"name": config.encoder, "system": eyes})
 
 
 def test_another_encoder_is_said_by_its_name() -> None:

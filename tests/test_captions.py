@@ -147,6 +147,7 @@ def test_blanks_are_left_out_and_named(place: Path) -> None:
     path = lines(
         place / "x.jsonl", {"image": "a.png", "captions": ["  one\n two ", " "]}, {"image": "b c.png", "caption": ""}, "\n",
         {"image": "", "caption": "of nothing"}, {"image": "d.png", "caption": None}, {"image": "d.png", "caption": "sky"}, "\n",
+        {"image": "a.png", "captions": []},
     )  # fmt: skip
     found = list(captioned_of(str(path)))
     told = [(item.line, item.text) for item in found if isinstance(item, Empty)]
@@ -156,7 +157,7 @@ def test_blanks_are_left_out_and_named(place: Path) -> None:
         (3, ""),
         (4, "no image beside: of nothing"),
     ]
-    assert told == [*right, (5, "no caption beside: d.png")]
+    assert told == [*right, (5, "no caption beside: d.png"), (7, ""), (8, "no caption beside: a.png")]
     assert [(item.line, item.captions) for item in found if isinstance(item, Captioned)] == [
         (1, ("one two",)),
         (6, ("sky",)),
@@ -175,6 +176,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("x.json", ['{"images": [{"id": 1}], "annotations": []}'], "image 1 has no file_name"),
     ("x.json", ['{"images": [{"id": 1, "file_name": "e.png"}], "annotations": [{"image_id": 1, "caption": "x"}]}'],
      r"x\.json: there is no picture 'e.png'"),
+    ("x.json", ['{"images": [{"id": [1], "file_name": "a.png"}], "annotations": []}'],
+     r"image 1 has no id of its own \(\[1\]\)"),
+    ("x.json", ['{"images": [{"id": 1, "file_name": "a.png"}, {"id": 1, "file_name": "d.png"}]}'],
+     "image 2 has no id of its own"),
+    ("x.json", ['{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": {"a": 1}, "caption": "x"}]}'],
+     "annotation 1 .* of no image that is listed"),
     ("x.txt", ["image,caption\n", "a.png,x\n"], "no column is named 'image'.*Name it .csv if commas"),
     ("x.csv", ["picture,says,by\n", "a.png,x,y\n"], "no column is named 'captions'. Say which it is: --columns captions=NAME"),
     ("x.csv", ["image,caption\n", "a.png\n"], "line 2: 1 column was found, and 2 are wanted"),

@@ -203,3 +203,18 @@ def test_the_whole_set_is_written_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert scenes.write(tmp_path, 40) == places and len(asked) == 1 and set(places) == set(small)
     scenes.write(tmp_path, 48)  # of another size
     assert len(asked) == 2 and read_picture(str(places["train"].parent / "images/00001.png")).shape == (48, 48, 3)
+
+
+def test_what_was_spoilt_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = scenes.parts(sizes={"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)})
+    monkeypatch.setattr(scenes, "PARTS", dict.fromkeys(small, ()))
+    monkeypatch.setattr(scenes, "parts", lambda: small)
+    scenes.write(tmp_path, 40, {"train": small["test"]})
+    places = scenes.write(tmp_path, 40)  # it is not the whole set that stands there
+    assert len(places["train"].read_text().splitlines()) == 2 and places["test"].exists()
+    write = scenes._write
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
+        broken.setattr(scenes, "_write", lambda place, *rest: write(place, *rest) if place.name == "train" else 1 / 0)
+        scenes.write(tmp_path, 48)  # of another size, and broken off
+    scenes.write(tmp_path, 40)
+    assert read_picture(str(places["train"].parent / "images/00001.png")).shape == (40, 40, 3)

@@ -191,8 +191,10 @@ def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(config, Captioner) or not name or any(name in system.presets for system in SEEING.values()):
         return said
     folder = Path(os.path.abspath(os.path.expanduser(name)))
-    if str(folder) == config.encoder or not (folder.is_dir() or os.sep in name):
-        return said  # known already, or no folder, which is told where it is read
+    if str(folder) == config.encoder:  # known already
+        return {**said, "encoder": str(folder)}
+    if not (folder.is_dir() or os.sep in name):
+        return said  # no folder, which is told where it is read
     if "seeing" in said:
         raise SettingError(f"model.seeing cannot be set here: {folder} says itself what it is.")
     try:

@@ -26,7 +26,7 @@ from regard.data.columns import Wanted, listed
 from regard.data.files import Complain, existing, refuse
 from regard.data.picture_tables import CALLED, Inside, value_in
 from regard.data.pictures import IMAGES, SPLITS, Picture, found_file
-from regard.data.records import document, picked, records
+from regard.data.records import document, picked, records, wanted_of
 from regard.data.rows import OBJECTS, PARQUET, TABS, Empty, format_of, heading, iterate_rows, value_of
 from regard.data.samples import everything, settled
 from regard.data.walking import subfolder
@@ -38,6 +38,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "split": ("split",),
 }
 """What columns are usually called, the surest first."""
+NEEDED = ("image", "captions")
 ADVICE = 'Each row needs a picture and a caption: {"image": "a.jpg", "captions": ["…"]} a line, or a table of image, caption.'
 FILES = ("captions", "metadata")
 """What the file is called that speaks of the pictures of a folder."""
@@ -79,7 +80,7 @@ def iterate_captioned(data: Sequence[str], columns: Mapping[str, str] | None = N
 
 def captioned_of(entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse) -> Stream:
     """Pictures with their captions of one file, in the order in which they are first named."""
-    Wanted(("image", "captions"), columns, ("split",))  # a wrong choice is refused before anything is read
+    Wanted(NEEDED, columns, ("split",))  # a wrong choice is refused before anything is read
     path, parts = file_of(entry)
     rows = _rows(path, columns, complain)
     return settled(str(path), _gathered(path, rows, parts, complain))
@@ -116,9 +117,9 @@ def _rows(path: Path, columns: Mapping[str, str] | None, complain: Complain) -> 
     if isinstance(whole, dict):
         return _coco(path, whole, complain)
     if isinstance(whole, list):
-        return _named(path, enumerate(whole, start=1), columns, complain)
+        return wanted_of(path, enumerate(whole, start=1), USUAL, NEEDED, columns, complain)
     if kind in (*OBJECTS, *PARQUET):
-        return _named(path, records(path, complain), columns, complain)
+        return wanted_of(path, records(path, complain), USUAL, NEEDED, columns, complain)
     return _table(path, columns, complain)
 
 
@@ -135,11 +136,16 @@ def _coco(path: Path, whole: Mapping[str, Any], complain: Complain) -> Rows:
         if not isinstance(name.get("image"), str):
             complain("format", DataError(f"image {number} has no file_name.", path, advice=f"COCO's form is {form}."))
             continue
+        key = image.get("id", image.get("imgid", number))
+        if not isinstance(key, str | int | float) or key in known:
+            problem = f"image {number} has no id of its own ({key!r:.40})."
+            complain("format", DataError(problem, path, advice=f"COCO's form is {form}."))
+            continue
         row = {"image": os.path.join(str(image.get("filepath") or ""), name["image"]), "split": image.get("split", "")}
-        known[image.get("id", image.get("imgid", number))] = {**row, "captions": image.get("sentences", "")}
+        known[key] = {**row, "captions": image.get("sentences", "")}
     for number, one in enumerate(said, start=1):
         key = one.get("image_id") if isinstance(one, dict) else None
-        if key not in known or "caption" not in one:
+        if not isinstance(key, str | int | float) or key not in known or "caption" not in one:
             problem = f"annotation {number} has no caption, or is of no image that is listed (image_id {key!r:.40})."
             complain("format", DataError(problem, path, advice=f"COCO's form is {form}."))
             continue
@@ -150,25 +156,9 @@ def _coco(path: Path, whole: Mapping[str, Any], complain: Complain) -> Rows:
             yield number, {**row, "whole": True}
 
 
-def _named(path: Path, found: Iterator[tuple[int, Any]], columns: Mapping[str, str] | None, complain: Complain) -> Rows:
-    for line, record in found:
-        if not isinstance(record, dict):
-            problem = f"is a JSON {type(record).__name__}, and an object is wanted."
-            complain("format", DataError(problem, path, line))
-            continue
-        row = picked(path, line, record, USUAL, columns or {}) if record else {}
-        missing = [name for name in ("image", "captions") if name not in row]
-        if record and missing:
-            advice = f"Say which it is: --columns {missing[0]}=NAME."
-            problem = f"has no key '{missing[0]}'; it has: {listed(record)}."
-            complain("format", DataError(problem, path, line, advice))
-            continue
-        yield line, row
-
-
 def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
     if format_of(path) not in SUFFIXES:
-        return iterate_rows(str(path), ("image", "captions"), columns, complain)  # it says which are known
+        return iterate_rows(str(path), NEEDED, columns, complain)  # it says which are known
     names, chosen = heading(str(path)), dict(columns or {})
     small = {name.lower(): name for name in reversed(names)}
     if not any(name not in names and name.isdigit() for name in chosen.values()):
@@ -176,14 +166,14 @@ def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain) ->
             found = next((small[name] for name in usual if name in small), None)
             if wanted not in chosen and found is not None and found not in chosen.values():
                 chosen[wanted] = found
-        missing = [name for name in ("image", "captions") if name not in chosen]
+        missing = [name for name in NEEDED if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
             commas = (
                 " Name it .csv if commas separate its columns." if len(names) == 1 and "," in next(iter(names)) else ""
             )
             advice = f"Say which it is: --columns {missing[0]}=NAME, of: {listed(names)}.{commas}"
             raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
-    return iterate_rows(str(path), ("image", "captions"), chosen or None, complain, optional=("split",))
+    return iterate_rows(str(path), NEEDED, chosen or None, complain, optional=("split",))
 
 
 # -- rows -> samples
@@ -253,7 +243,7 @@ def _values(path: Path, where: int | None, line: int, row: Row) -> tuple[str | I
     shown = image if isinstance(image, str) else image.name or f"row {line}"
     if not image:
         return "", kept, Empty(str(path), line, f"no image beside: {kept[0][:60]}") if kept else None
-    if len(kept) == len(captions):
+    if kept and len(kept) == len(captions):
         return image, kept, None
     return image, kept, Empty(str(path), line, f"no caption beside: {shown[:60]}")
 

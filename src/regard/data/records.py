@@ -59,6 +59,27 @@ def picked(
     return found
 
 
+def wanted_of(
+    path: Path, found: Iterator[tuple[int, Any]], usual: Mapping[str, Sequence[str]], needed: Sequence[str],
+    chosen: Mapping[str, str] | None, complain: Complain,
+) -> Records:  # fmt: skip
+    """What of each record is wanted, as `picked` says it. One that lacks what is `needed` is left out where `complain` does not
+    raise; an empty one is handed on."""
+    for line, record in found:
+        if not isinstance(record, dict):
+            problem = f"is a JSON {type(record).__name__}, and an object is wanted."
+            complain("format", DataError(problem, path, line))
+            continue
+        row = picked(path, line, record, usual, chosen or {}) if record else {}
+        missing = [name for name in needed if name not in row]
+        if record and missing:
+            advice = f"Say which it is: --columns {missing[0]}=NAME."
+            problem = f"has no key '{missing[0]}'; it has: {listed(record)}."
+            complain("format", DataError(problem, path, line, advice))
+            continue
+        yield line, row
+
+
 def _objects(path: Path, complain: Complain) -> Records:
     spoilt: list[str] = []
 

@@ -252,10 +252,12 @@ def write(folder: Path, side: int = SIDE, scenes: Mapping[str, Sequence[Scene]] 
     """A folder for each part, with pictures as PNG files and a captions.jsonl, which is named; what stands there is kept."""
     told, told_in = {"seed": SEED, "side": side}, folder / "scenes.json"
     if scenes is not None or not told_in.exists() or json.loads(told_in.read_text("utf-8")) != told:
-        scenes = parts() if scenes is None else scenes
-        for name, items in scenes.items():
+        told_in.unlink(missing_ok=True)  # what it speaks of is there no longer
+        found = parts() if scenes is None else scenes
+        for name, items in found.items():
             _write(folder / name, items, side)
-        write_json(told_in, told)  # last: what was interrupted is written anew
+        if scenes is None:  # last: what was interrupted is written anew, and so is what others have drawn
+            write_json(told_in, told)
     return {name: folder / name / "captions.jsonl" for name in scenes or PARTS}
 
 

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from regard.data.columns import Wanted, listed
 from regard.data.files import Complain, existing, refuse
-from regard.data.records import document, picked, records
+from regard.data.records import document, records, wanted_of
 from regard.data.rows import OBJECTS, PARQUET, Empty, format_of, heading, iterate_rows, value_of
 from regard.data.samples import everything, settled
 from regard.errors import DataError
 
-COLUMNS = ("question", "context", "answer", "start", "id", "title")
+NEEDED = ("question", "context")
+COLUMNS = (*NEEDED, "answer", "start", "id", "title")
 """What a person may name by --columns."""
 
 USUAL: dict[str, tuple[str, ...]] = {
@@ -90,16 +91,16 @@ def spans_of(
 
     In JSON and Parquet `answers` may be a text, a list, or SQuAD's {"text": …, "answer_start": …}, one or a list of them.
     Where answers are `asked` for, none is read."""
-    Wanted(("question", "context"), columns, COLUMNS[2:])  # a wrong choice is refused before anything is read
+    Wanted(NEEDED, columns, COLUMNS[2:])  # a wrong choice is refused before anything is read
     path = existing(entry)
     kind = format_of(path)
     whole = document(path) if kind == ".json" else None
     if isinstance(whole, dict):
         rows = _squad(path, whole, complain)
     elif isinstance(whole, list):
-        rows = _named(path, enumerate(whole, start=1), columns, complain)
+        rows = wanted_of(path, enumerate(whole, start=1), USUAL, NEEDED, columns, complain)
     elif kind in (*OBJECTS, *PARQUET):
-        rows = _named(path, records(path, complain), columns, complain)
+        rows = wanted_of(path, records(path, complain), USUAL, NEEDED, columns, complain)
     else:
         rows = _table(entry, path, columns, complain)
 
@@ -162,24 +163,6 @@ def _parts(path: Path, whole: Mapping[str, Any], complain: Complain) -> Iterator
             complain("format", DataError(f"{named} has no list 'paragraphs'.", path, advice=_FORM))
 
 
-def _named(
-    path: Path, found: Iterator[tuple[int, Any]], columns: Mapping[str, str] | None, complain: Complain
-) -> Iterator[tuple[int, Row]]:
-    for line, record in found:
-        if not isinstance(record, dict):
-            problem = f"is a JSON {type(record).__name__}, and an object is wanted."
-            complain("format", DataError(problem, path, line))
-            continue
-        row = picked(path, line, record, USUAL, columns or {}) if record else {}
-        missing = [name for name in ("question", "context") if name not in row]
-        if record and missing:
-            advice = f"Say which it is: --columns {missing[0]}=NAME."
-            problem = f"has no key '{missing[0]}'; it has: {listed(record)}."
-            complain("format", DataError(problem, path, line, advice))
-            continue
-        yield line, row
-
-
 def _table(entry: str, path: Path, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Row]]:
     names = heading(entry)
     chosen = dict(columns or {})
@@ -189,11 +172,11 @@ def _table(entry: str, path: Path, columns: Mapping[str, str] | None, complain: 
             found = next((small[name] for name in USUAL[wanted] if name in small), None)
             if wanted not in chosen and found is not None:
                 chosen[wanted] = found
-        for wanted in ("question", "context"):
+        for wanted in NEEDED:
             if wanted not in chosen:
                 advice = f"Say which it is: --columns {wanted}=NAME, of: {listed(names)}."
                 raise DataError(f"no column is named '{wanted}'.", path, 1, advice)
-    return iterate_rows(entry, ("question", "context"), chosen, complain, optional=COLUMNS[2:], numbers=("start", "id"))
+    return iterate_rows(entry, NEEDED, chosen, complain, optional=COLUMNS[2:], numbers=("start", "id"))
 
 
 # -- rows -> samples
@@ -203,7 +186,7 @@ def _span(path: Path, entry: str, line: int, row: Row) -> Span | Empty | None:
     where = None if "number" in row else line
     texts = {
         name: value_of(path, line, name, row.get(name), number=name == "id", several=False)
-        for name in ("question", "context", "id", "title")
+        for name in (*NEEDED, "id", "title")
     }
     question, context = texts["question"].strip(), texts["context"]
     told = [] if row.get("impossible") is True else _told(path, where, row.get("answer"), row.get("start"))

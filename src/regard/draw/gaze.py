@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
-import json
-import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from regard.draw.page import brief, write_page
 from regard.draw.paper import check_ending, write_whole
 from regard.draw.shades import GLOW, ramped
 
@@ -44,13 +41,13 @@ def gaze_page(
     """The picture, on which every layer and head, the roll-out and what counted can be laid, and what each place looked at.
     `asked`: who looked, in words and where that is; `about`: what each of the ways means, and "attention"."""
     check_ending(path, (".html", ".htm"))
-    data = {
+    data: dict[str, object] = {
         "picture": uri(picture),
         "size": picture.shape[:2],
         "ways": {name: _whole(way.weights, way.covers) for name, way in ways.items()},
         "attention": [[_whole(grid, layer.covers) for grid in layer.weights] for layer in layers],
         "layers": [layer.name for layer in layers],
-        "each": [_bytes(layer.each) for layer in layers if layer.each is not None],
+        "each": [packed(layer.each) for layer in layers if layer.each is not None],
         "asked": {"name": asked[0], "mark": asked[1]},
         "lattice": lattice,
         "positions": None if positions is None else uri(position_sheet(positions)),
@@ -58,12 +55,7 @@ def gaze_page(
         "about": {name: (about or {}).get(name, "") for name in (*ways, "attention")},
         "unit": "pixel" if layers and layers[0].weights.shape[-2:] == picture.shape[:2] else "place",
     }
-    text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    pairs = "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts.items())
-    parts = {"title": html.escape(title), "facts": pairs, "data": text}
-    page = resources.files("regard.draw").joinpath("gaze.html").read_text(encoding="utf-8")
-    whole = re.sub(r"<!--(\w+)-->", lambda place: parts[place[1]], page)
-    return write_whole(path, lambda to: to.write_bytes(whole.encode("utf-8", "replace")))
+    return write_page(path, title, facts, data, {}, "gaze.html")
 
 
 def _whole(grid: np.ndarray, covers: tuple[float, float]) -> dict[str, Any]:
@@ -72,11 +64,12 @@ def _whole(grid: np.ndarray, covers: tuple[float, float]) -> dict[str, Any]:
     return {"most": most, "shape": list(grid.shape), "covers": covers, "values": values}
 
 
-def _bytes(each: np.ndarray) -> dict[str, Any]:
-    """Of each place and head the largest weight, and all as bytes, shares of that."""
+def packed(each: np.ndarray) -> dict[str, object]:
+    """Of each of (m, n) maps the largest weight, and all as bytes, shares of that."""
     most = each.max((2, 3))
-    shares = np.rint(255 * each / np.where(most > 0, most, 1)[:, :, None, None]).astype(np.uint8)
-    return {"most": most.ravel().tolist(), "bytes": base64.b64encode(shares.tobytes()).decode()}
+    shares = np.rint(255 * each / np.where(most > 0, most, 1)[:, :, None, None]).clip(0, 255).astype(np.uint8)
+    found = [brief(value) for value in most.ravel().tolist()]
+    return {"most": found, "bytes": base64.b64encode(shares.tobytes()).decode()}
 
 
 def uri(picture: np.ndarray) -> str:

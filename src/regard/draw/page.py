@@ -34,23 +34,26 @@ def page(
     check_ending(path, (".html", ".htm"))
     ordered = cross_first(tuple(maps))
     parts = {
-        "title": html.escape(title),
         "note": html.escape(note),
-        "facts": listed(facts or {}),
         "style": part("page.css"),
+        "body": part("page.html"),
         "script": part("views.js") + part("strip.js") + part("counted.js") + part("page.js"),
-        "data": _embedded(ordered, reading, decided),
     }
-    return write_page("page.html", parts, path)
+    return write_page(path, title, facts or {}, _data(ordered, reading, decided), parts)
 
 
-def write_page(name: str, parts: Mapping[str, str], path: Path) -> Path:
-    """The frame of a page, its places filled. One pass: what is put in is never searched for further places."""
-    whole = re.sub(r"<!--(\w+)-->", lambda place: parts[place[1]], part(name))
+def write_page(
+    path: Path, title: str, facts: Mapping[str, str], data: Mapping[str, object], parts: Mapping[str, str],
+    frame: str = "frame.html",
+) -> Path:  # fmt: skip
+    """The frame of a page, its places filled by these and by further `parts`, which are HTML already. One pass: what is put in
+    is never searched for further places."""
+    filled = {"title": html.escape(title), "facts": _listed(facts), "data": _embedded(data), **parts}
+    whole = re.sub(r"<!--(\w+)-->", lambda place: filled[place[1]], part(frame))
     return write_whole(path, lambda to: to.write_bytes(whole.encode("utf-8", "replace")))
 
 
-def listed(facts: Mapping[str, str]) -> str:
+def _listed(facts: Mapping[str, str]) -> str:
     pairs = [(html.escape(name), html.escape(value)) for name, value in facts.items()]
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs)
 
@@ -60,8 +63,8 @@ def part(name: str) -> str:
     return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
 
 
-def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None, decided: Decided | None) -> str:
-    data: dict[str, object] = {
+def _data(maps: tuple[AttentionMap, ...], reading: Reading | None, decided: Decided | None) -> dict[str, object]:
+    return {
         "scale": SCALE,
         "light": LIGHT,
         "dark": DARK,
@@ -83,10 +86,9 @@ def _embedded(maps: tuple[AttentionMap, ...], reading: Reading | None, decided: 
         "reading": None if reading is None else _expected(reading),
         "decided": None if decided is None else _decided(decided),
     }
-    return embedded(data)
 
 
-def embedded(data: dict[str, object]) -> str:
+def _embedded(data: Mapping[str, object]) -> str:
     """JSON that no HTML parser can take for a tag: plain ASCII, and every angle bracket and ampersand escaped."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -103,10 +105,10 @@ def _expected(reading: Reading) -> dict[str, object]:
         "tokens": [
             {
                 "piece": guess.piece,
-                "chance": _brief(guess.chance),
+                "chance": brief(guess.chance),
                 "bits": round(guess.surprise, 3),
                 "rank": guess.rank,
-                "likeliest": [[piece, _brief(chance)] for piece, chance in guess.likeliest],
+                "likeliest": [[piece, brief(chance)] for piece, chance in guess.likeliest],
             }
             for guess in reading.guesses
         ],
@@ -141,7 +143,7 @@ def _counted(one: Counted) -> dict[str, object]:
                 tokens.append(None)
             if at in lost:
                 tokens.append(lost[at])
-            shares = _brief(float(one.shares[at])), _brief(float(one.whole[at]))
+            shares = brief(float(one.shares[at])), brief(float(one.whole[at]))
             tokens.append([one.pieces[at], shares[0], one.special[at], one.words[at], at, shares[1]])
         last = end
     long = len(one.pieces) > TOKENS
@@ -151,15 +153,16 @@ def _counted(one: Counted) -> dict[str, object]:
         "heading": one.heading,
         "note": one.note(),
         "unit": one.unit,
-        "most": _brief(one.most),
+        "most": brief(one.most),
         "at": one.at,
         "map": one.map,
         "all": len(one.pieces),
         "tokens": tokens,
-        "profile": [_brief(value) for value in one.profile(BARS).tolist()] if long else None,
+        "profile": [brief(value) for value in one.profile(BARS).tolist()] if long else None,
         "stretch": -(-len(one.pieces) // BARS),
     }
 
 
-def _brief(chance: float) -> float:
-    return float(f"{chance:.6g}")
+def brief(number: float) -> float:
+    """As a page holds it: six digits."""
+    return float(f"{number:.6g}")

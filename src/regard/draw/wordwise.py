@@ -3,7 +3,6 @@ that steps through them. What was looked at keeps its light; the rest lies in th
 
 from __future__ import annotations
 
-import base64
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.draw.colour import INK, LINE, QUIET
-from regard.draw.gaze import uri
+from regard.draw.gaze import packed, uri
 from regard.draw.label import label
 from regard.draw.overlay import stretched
-from regard.draw.page import embedded, listed, part, write_page
+from regard.draw.page import brief, part, write_page
 from regard.draw.paper import LETTER, Sheet, check_ending, styled, wrapped
 from regard.draw.shades import Picture
 from regard.errors import RegardError
@@ -203,36 +202,19 @@ def wordwise_page(saying: Saying, path: Path, title: str, note: str, facts: Mapp
         "size": saying.picture.shape[:2],
         "grid": saying.grid,
         "words": [
-            {"word": said.word, "chance": _brief(said.chance), "likely": [[w, _brief(c)] for w, c in said.likely]}
+            {"word": said.word, "chance": brief(said.chance), "likely": [[w, brief(c)] for w, c in said.likely]}
             for said in saying.words
         ],
-        "layers": [_bytes(layer) for layer in saying.layers],
+        "layers": [
+            {"name": layer.name, "heads": len(layer.weights), **packed(layer.weights)} for layer in saying.layers
+        ],
         "how": saying.how,
-        "look": {"dark": DARK, "warm": WARM, "tint": _brief(tint(saying.picture)), "even": EVEN},
+        "look": {"dark": DARK, "warm": WARM, "tint": brief(tint(saying.picture)), "even": EVEN},
     }
     parts = {
-        "title": html.escape(title),
         "note": html.escape(note),
-        "facts": listed(facts),
         "style": part("page.css") + part("wordwise.css"),
+        "body": part("wordwise.html"),
         "script": part("wordwise.js"),
-        "data": embedded(data),
     }
-    return write_page("wordwise.html", parts, path)
-
-
-def _bytes(layer: Layer) -> dict[str, object]:
-    """Of each head and word the largest weight, and all as bytes, shares of that."""
-    most = layer.weights.max((2, 3))
-    shares = np.rint(255 * layer.weights / np.where(most > 0, most, 1)[:, :, None, None]).clip(0, 255).astype(np.uint8)
-    found = [_brief(value) for value in most.ravel().tolist()]
-    return {
-        "name": layer.name,
-        "heads": len(layer.weights),
-        "most": found,
-        "bytes": base64.b64encode(shares.tobytes()).decode(),
-    }
-
-
-def _brief(number: float) -> float:
-    return float(f"{number:.6g}")
+    return write_page(path, title, facts, data, parts)

@@ -15,14 +15,12 @@ from regard.nn.position import Added, Learned, refuse_beyond
 from regard.nn.relative import Standing
 from regard.nn.rules import Causal, Packed, Real, Same, join, marks
 from regard.nn.state import DecoderState, banded
+from regard.nn.stepping import Stepping
 from regard.waists import Batch, States
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(Stepping):
     """`bands`: how far back each block looks; a band of w is a token and the w - 1 before it, 0 is all (none given: all)."""
-
-    fixed = True
-    """search may ask for a state of fixed size"""
 
     def __init__(
         self, tokens: Tokens, position: Added, decoder: Stack, dropout: float, bands: Sequence[int] = ()
@@ -35,10 +33,7 @@ class DecoderOnly(nn.Module):
     def embed(
         self, ids: Int[Tensor, "B L"], where: Int[Tensor, "..."], known: Float[Tensor, "room D"] | None = None
     ) -> Float[Tensor, "B L D"]:
-        """`known`: the positions 0, 1, … computed before."""
-        x = self.tokens(ids)
-        places = self.position(where).to(x.dtype) if known is None else known[where]
-        x = x + places
+        x = self.placed(ids, where, known)
         if x.is_cuda and torch.is_autocast_enabled("cuda"):
             # what runs from block to block is of sixteen bits too: norms and sums are half the bytes
             x = x.to(torch.get_autocast_dtype("cuda"))
@@ -58,9 +53,6 @@ class DecoderOnly(nn.Module):
         sequence, tapped = self.decoder(x, rule=banded(rule, self.bands), taps=taps, standing=standing)
         return States(sequence, taps=tapped)
 
-    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        return self.tokens.read(x)
-
     def cross_entropy(
         self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
@@ -68,46 +60,21 @@ class DecoderOnly(nn.Module):
         return self.tokens.cross_entropy(x, labels, smoothing)
 
     def start(self, batch: Batch, room: int | None = None) -> DecoderState:
-        """Read all but the last token of each prompt; rows may have different lengths.
-
-        With `room`, memory is made for that many positions at once and keeps its shape."""
+        """Read all but the last token of each prompt; rows may have different lengths. `room` is that of `fresh`."""
         prompt = self._prompt(batch)
-        length = self.position.length
-        most = room if room is None or length is None else min(room, length)
-        empty = self.embed(prompt[:, :0], torch.arange(0, device=prompt.device))
-        layers, measured = self.decoder.memories(empty, most), self.decoder.measures
-        state = DecoderState.fresh(layers, len(prompt), prompt.device, room, bands=self.bands, measured=measured)
-        if state.homes is not None and length is None:
-            state.places = self.position(state.homes).to(empty.dtype).contiguous()  # a recording writes it
+        state = self.fresh(prompt, room, bands=self.bands)
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
         if batch.prompt_lengths is not None:
             state.settle(batch.prompt_lengths - 1)
         return state
 
-    def step(self, tokens: Int[Tensor, "R"], state: DecoderState) -> Float[Tensor, "R V"]:
-        """The logits that follow one more token of each row, or of each beam of a row."""
-        x = self.advance(tokens.view(-1, state.beams), state)
-        return self.read(x.flatten(0, 1))
-
-    def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
-        """Several tokens of each row, or one of each of its beams."""
-        turn = state.turn(ids.shape[1])
-        steps = turn.where.shape[-1]
-        if state.fixed is None:  # in fixed memories rows that have finished are stepped on with the others
-            self._refuse_beyond(state.reached + steps)
-        x = self.embed(ids, turn.where, state.places)
-        standing = None if self.decoder.position is None else state.standing(turn.where)
-        x, _ = self.decoder(x, rule=turn.rules, memory=state.layers, where=turn.columns, standing=standing)
-        state.passed(steps)
-        return x
-
     def _places(self, batch: Batch) -> Tensor:
         length, most = batch.x.shape[1], self.position.length
         if batch.where is not None:
             return batch.where
         if batch.offsets is None:
-            self._refuse_beyond(length)
+            refuse_beyond(self.position.length, length)
             return torch.arange(length, device=batch.x.device)
         # what only fills up a row may be longer than any document
         return batch.offsets.positions(length).clamp(max=None if most is None else most - 1, min=0)
@@ -125,11 +92,8 @@ class DecoderOnly(nn.Module):
             shortest, longest = map(int, lengths.aminmax())
         if shortest < 1 or longest > prompt.shape[1]:
             raise RegardError(f"a prompt has 1 to {prompt.shape[1]} tokens here, not {shortest} to {longest}.")
-        self._refuse_beyond(longest)
+        refuse_beyond(self.position.length, longest)
         return prompt[:, : self.position.length]
-
-    def _refuse_beyond(self, length: int) -> None:
-        refuse_beyond(self.position.length, length)
 
 
 def gpt_blocks(config: Any, norm: Placement) -> list[Block]:

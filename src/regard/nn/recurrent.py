@@ -117,14 +117,11 @@ class Order:
         if real is None:
             return cls(reversed=reversed)
         L, lengths = real.shape[1], real.sum(1, keepdim=True)
-        columns = (
-            (real ^ reversed).long().argsort(dim=1, stable=True)
-        )  # those that are not real first, or last to be turned
-        at = torch.arange(L, device=real.device)
-        first = L - lengths
-        return cls(
-            columns, real.gather(1, columns), reversed, torch.where(at >= first, L - 1 + first - at, at.expand_as(real))
-        )
+        # those that are not real first, or last to be turned
+        columns = (real ^ reversed).long().argsort(dim=1, stable=True)
+        at, first = torch.arange(L, device=real.device), L - lengths
+        back = torch.where(at >= first, L - 1 + first - at, at.expand_as(real))
+        return cls(columns, real.gather(1, columns), reversed, back)
 
     def ids(self, ids: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
         return ids if self.columns is None else ids.gather(1, self.columns)

@@ -20,8 +20,9 @@ from regard.nn.eyes import Eyes
 from regard.nn.gates import gated
 from regard.nn.linear import Linear
 from regard.nn.rolling import Rolling
-from regard.systems.captioning import FURTHER, Captioner, Looking, prompt_of, recipe, target_of
+from regard.systems.captioning import FURTHER, Captioner, Looking, recipe
 from regard.systems.preset import Preset, System, unpublished
+from regard.systems.targets import prompt_of, target_of
 from regard.waists import IGNORE, Batch, States
 
 

@@ -16,17 +16,15 @@ from torch import Tensor, nn
 
 from regard.errors import SettingError
 from regard.nn.block import Placement, Stack, Tokens, vaswani_block
-from regard.nn.crossing import CrossDecoder
 from regard.nn.eyes import Eyes
 from regard.nn.linear import Linear
 from regard.nn.norm import Norm
 from regard.nn.patches import Grid
 from regard.nn.position import Sinusoid, added
-from regard.nn.rules import Causal, Real, Whole, join
-from regard.nn.state import DecoderState
-from regard.systems.captioning import FURTHER, Captioner, Looking, prompt_of, recipe, target_of
+from regard.nn.rules import Whole
+from regard.systems.captioning import FURTHER, Captioner, Telling, recipe
 from regard.systems.preset import Preset, System, unpublished
-from regard.waists import Batch, States
+from regard.waists import Batch
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,6 @@ class Config(Captioner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % self.heads:
-            raise SettingError(f"model.width {self.width} cannot be divided among model.heads {self.heads}.")
         if self.places == "sines" and self.width % 2:
             raise SettingError(
                 f"model.places=sines needs an even model.width, not {self.width}: half of it is for rows."
@@ -94,7 +90,7 @@ class Plane(nn.Module):
         return torch.cat([rows, columns], -1).flatten(0, 1)[None]
 
 
-class CaptionTransformer(Looking, CrossDecoder):
+class CaptionTransformer(Telling):
     encoder: Stack
 
     def __init__(self, eyes: Eyes, config: Config, encoder: Stack, decoder: Stack) -> None:
@@ -113,15 +109,6 @@ class CaptionTransformer(Looking, CrossDecoder):
         if self.places is not None:
             x = x + self.places(self.grid(batch)).to(x.dtype).to(x.device)
         return self.encoder(self.dropout(x), rule=Whole())[0]
-
-    def forward(self, batch: Batch) -> States:
-        context, target = self.encode(batch), target_of(batch)
-        rule = join(Causal(), None if batch.target_mask is None else Real(batch.target_mask))
-        return States(self.tell(target, context, rule=rule), context=context)
-
-    def start(self, batch: Batch, room: int | None = None) -> DecoderState:
-        """Read the picture, and all but the last token of the prompt. With `room`, memory is made for that many positions."""
-        return self.begin(self.encode(batch), None, prompt_of(batch), room)
 
 
 def build(config: Config) -> CaptionTransformer:

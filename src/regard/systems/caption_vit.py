@@ -14,19 +14,16 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import WeightsError
 from regard.nn.block import Stack, Tokens, vaswani_block
-from regard.nn.crossing import CrossDecoder
 from regard.nn.eyes import Eyes
 from regard.nn.linear import Linear
 from regard.nn.norm import Norm
 from regard.nn.position import Learned
-from regard.nn.rules import Causal, Real, join
-from regard.nn.state import DecoderState
 from regard.systems import gpt2, seeing
-from regard.systems.captioning import FURTHER, SEEING, Captioner, Looking, prompt_of, recipe, target_of
+from regard.systems.captioning import FURTHER, SEEING, Captioner, Telling, recipe
 from regard.systems.preset import Preset, System
-from regard.waists import Batch, States
+from regard.waists import Batch
 from regard.weights import Entry, Names, Published, Tensors, entry, matches, tied, turned
 
 
@@ -55,11 +52,6 @@ class Config(Captioner):
     sizes = ("width", "depth", "heads", "hidden")
     shares = ("dropout", "attention_dropout", "embedding_dropout")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.width % self.heads:
-            raise SettingError(f"model.width {self.width} cannot be divided among model.heads {self.heads}.")
-
 
 BASE = Config(vocabulary=50_257, length=1024, pad=50_256, start=50_256, end=50_256)
 TINY = Config(
@@ -74,7 +66,7 @@ PRESETS = {
 nobody reads."""
 
 
-class CaptionViT(Looking, CrossDecoder):
+class CaptionViT(Telling):
     def __init__(self, eyes: Eyes, config: Config, decoder: Stack) -> None:
         tokens, position = Tokens(config.vocabulary, config.width, scaled=False), Learned(config.length, config.width)
         super().__init__(tokens, position, decoder, config.embedding_dropout)
@@ -85,15 +77,6 @@ class CaptionViT(Looking, CrossDecoder):
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
         """The class token and all patches."""
         return self.bridge(self.eyes.look(batch.x))
-
-    def forward(self, batch: Batch) -> States:
-        context, target = self.encode(batch), target_of(batch)
-        rule = join(Causal(), None if batch.target_mask is None else Real(batch.target_mask))
-        return States(self.tell(target, context, rule=rule), context=context)
-
-    def start(self, batch: Batch, room: int | None = None) -> DecoderState:
-        """Read the picture, and all but the last token of the prompt. With `room`, memory is made for that many positions."""
-        return self.begin(self.encode(batch), None, prompt_of(batch), room)
 
 
 def build(config: Config) -> CaptionViT:

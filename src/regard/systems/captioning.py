@@ -13,16 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from jaxtyping import Float
 from torch import Tensor
 
 from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, UnknownName
 from regard.inputs.pixels import Pixels
+from regard.nn.crossing import CrossDecoder
 from regard.nn.dense import Tap
 from regard.nn.eyes import Eyes
+from regard.nn.rules import Causal, Real, join
+from regard.nn.state import DecoderState
 from regard.systems import bit, hybrid, resnet, swin, vit
-from regard.systems.preset import System
-from regard.waists import Batch
+from regard.systems.preset import System, check_sizes
+from regard.systems.targets import prompt_of, target_of
+from regard.waists import Batch, States
 
 SEEING: dict[str, System] = {
     system.name: system for system in (resnet.SYSTEM, bit.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, swin.SYSTEM)
@@ -63,21 +68,14 @@ class Captioner:
     def __post_init__(self) -> None:
         if os.sep in self.encoder:
             object.__setattr__(self, "encoder", os.path.abspath(os.path.expanduser(self.encoder)))
-        for name in ("size", "vocabulary", "length", *self.sizes):
-            if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
-        for name in self.shares:
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be in [0, 1), not {getattr(self, name)}.")
-        if not 0 <= self.end < self.vocabulary:
-            raise SettingError(f"model.end {self.end} is no token of a vocabulary of {self.vocabulary}.")
+        check_sizes(self, ("size", "vocabulary", "length", *self.sizes), self.shares)
         object.__setattr__(self, "seeing", self._seen())
         self.looked_at()
 
     def _seen(self) -> dict[str, Any]:
         """All that is known of the body that it sees through. What was made for another `encoder` is forgotten."""
         known = self.seeing if self.seeing.get("name") == self.encoder or "name" not in self.seeing else {}
-        if "name" not in known:
+        if not {"name", "system", "config"} <= known.keys():
             known = _of_preset(self.encoder, {**known, "size": self.size})
         system = known.get("system")
         if system not in self.sees:
@@ -168,19 +166,21 @@ class Looking:
         return self.eyes.grid(batch.x)
 
 
-def prompt_of(batch: Batch) -> Tensor:
-    """What is gone on from: captions of one length so far."""
-    if batch.target is None:
-        raise ValueError("a caption goes on from a token that starts it")
-    if batch.target_mask is not None:
-        raise ValueError("captions are gone on from beginnings of one length")
-    return batch.target
+class Telling(Looking, CrossDecoder):
+    """Captioners that speak as the Transformer does: every word looks at all words before it, and at the picture."""
 
+    def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
+        """What of the picture is looked at."""
+        raise NotImplementedError
 
-def target_of(batch: Batch) -> Tensor:
-    if batch.target is None:
-        raise ValueError("the decoder needs a target to read")
-    return batch.target
+    def forward(self, batch: Batch) -> States:
+        context, target = self.encode(batch), target_of(batch)
+        rule = join(Causal(), None if batch.target_mask is None else Real(batch.target_mask))
+        return States(self.tell(target, context, rule=rule), context=context)
+
+    def start(self, batch: Batch, room: int | None = None) -> DecoderState:
+        """Read the picture, and all but the last token of the prompt. With `room`, memory is made for that many positions."""
+        return self.begin(self.encode(batch), None, prompt_of(batch), room)
 
 
 def recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:

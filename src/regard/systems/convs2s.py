@@ -27,8 +27,10 @@ from regard.nn.convolved import HALF, ConvStack, Slowed, Source, mapped
 from regard.nn.position import Learned
 from regard.nn.rolling import Rolling
 from regard.nn.rules import marks
-from regard.nn.tables import Sharing, Tables, check_tables
-from regard.systems.preset import Preset, System, check_sizes, unpublished
+from regard.nn.tables import Tables
+from regard.systems.ancestors import Ancestor
+from regard.systems.preset import Preset, System, unpublished
+from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
 STD = 0.1
@@ -36,7 +38,7 @@ STD = 0.1
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Ancestor):
     stages: tuple[str, ...] = ("512x3x9", "1024x3x4", "2048x1x2")
     """blocks of the encoder, as width x kernel x how many of them, separated by commas"""
     decoder_stages: tuple[str, ...] = ()
@@ -46,28 +48,18 @@ class Config:
     output: int = 512
     """width of the states that the next token is read from"""
     vocabulary: int = 40_000
-    """tokens of source and target"""
-    tables: Sharing = "three"
-    """embeddings of source and target and the output matrix: three, two (source and target share theirs), or one for all"""
     dropout: float = 0.2
     """share dropped of the embeddings, of what each convolution reads, and of the decoder's last states"""
     length: int = 1024
     """learned positions of each side; what stands further on shares the last"""
-    pad: int = 0
-    """id of the padding token"""
-    start: int = 1
-    """id of the token that a translation starts from"""
-    end: int = 2
-    """id of the token that ends a sentence"""
 
-    packs: ClassVar[bool] = False
-    """a convolution would read from one sentence of a packed row into the next"""
+    sizes = ("embedding", "output", "length")
+    read = "output"
     source_vocabulary: ClassVar[int] = 0
     """one tokenizer writes both sides"""
 
     def __post_init__(self) -> None:
-        check_sizes(self, ("embedding", "output", "vocabulary", "length"), ("dropout",))
-        check_tables(self, "output")
+        super().__post_init__()
         stages_of(self.stages, "model.stages")
         stages_of(self.decoder_stages or self.stages, "model.decoder_stages")
 
@@ -160,12 +152,10 @@ class ConvS2S(nn.Module):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
         """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
-        if batch.target is None:
-            raise ValueError("the decoder needs a target to read")
-        context, tapped = self.encode(batch, taps)
-        length = batch.target.shape[1]
+        target, (context, tapped) = target_of(batch), self.encode(batch, taps)
+        length = target.shape[1]
         real = None if batch.target_mask is None else marks(batch.target_mask, length)
-        g = self.embed(batch.target, torch.arange(length, device=batch.x.device), target=True)
+        g = self.embed(target, torch.arange(length, device=batch.x.device), target=True)
         sequence, _ = self.decoder(g, real, Source(context, g))
         return States(self.dropout(sequence), taps=tapped, context=context.keys)
 
@@ -174,15 +164,11 @@ class ConvS2S(nn.Module):
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the source, and all but the last token of the prompt `batch.target`. A past has one size, whatever `room`."""
-        if batch.target is None:
-            raise ValueError("generation needs a prompt to start from")
-        if batch.target_mask is not None:
-            raise ValueError("generation starts from prompts of one length")
-        context, _ = self.encode(batch)
+        prompt, (context, _) = prompt_of(batch), self.encode(batch)
         pasts = self.decoder.pasts(len(batch.x), context.keys)
         state = Rolling(torch.zeros(len(batch.x), dtype=torch.long, device=batch.x.device), pasts, context.named())
-        if batch.target.shape[1] > 1:
-            self.advance(batch.target[:, :-1], state)
+        if prompt.shape[1] > 1:
+            self.advance(prompt[:, :-1], state)
         return state
 
     def step(self, tokens: Int[Tensor, "B"], state: Rolling) -> Float[Tensor, "B V"]:

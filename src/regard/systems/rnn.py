@@ -8,7 +8,7 @@ the translation's (in the paper 30.6 BLEU for 26.2). With `feeds` the decoder se
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -18,8 +18,10 @@ from regard.errors import SettingError
 from regard.nn.recurrent import CellName, Closed, Kept, Order, Reader, Recurrent
 from regard.nn.rolling import Rolling
 from regard.nn.rules import marks
-from regard.nn.tables import Sharing, Tables, check_tables
-from regard.systems.preset import Preset, System, check_sizes, unpublished
+from regard.nn.tables import Tables
+from regard.systems.ancestors import Recurring
+from regard.systems.preset import Preset, System, unpublished
+from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
 SPREAD = 0.08
@@ -27,7 +29,7 @@ SPREAD = 0.08
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Recurring):
     cell: CellName = "lstm"
     """what is repeated: rnn (tanh of one product), gru, or lstm as in the paper; none has biases"""
     width: int = 1000
@@ -45,23 +47,11 @@ class Config:
     dropout: float = 0.0
     """share dropped of the embeddings, between layers, and of the last states"""
     vocabulary: int = 80_000
-    """tokens, written by one tokenizer for source and target"""
-    source_vocabulary: int = 0
-    """tokens of the source where it has more of them (the paper: 160,000); 0: as many as the target"""
-    tables: Sharing = "three"
-    """embeddings of source and target and the output matrix: three, two (source and target share theirs), or one for all"""
-    pad: int = 0
-    """id of the padding token"""
-    start: int = 1
-    """id of the token that a translation starts from"""
-    end: int = 2
-    """id of the token that ends a sentence"""
 
-    packs: ClassVar[bool] = False
+    sizes = ("width", "embedding", "depth")
 
     def __post_init__(self) -> None:
-        check_sizes(self, ("width", "embedding", "depth", "vocabulary"), ("dropout",))
-        check_tables(self, "width")
+        super().__post_init__()
         if self.both_ways and self.width % 2:
             raise SettingError(f"model.both_ways halves model.width, and {self.width} is odd: take an even number.")
 
@@ -129,9 +119,7 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, batch: Batch) -> States:
         """The decoder's states over `batch.target`."""
-        if batch.target is None:
-            raise ValueError("the decoder needs a target to read")
-        closed = Closed.of(batch.target, batch.target_mask)
+        closed = Closed.of(target_of(batch), batch.target_mask)
         return States(closed.opened(self.decode(closed.ids, self.encode(batch))[0]))
 
     def read(self, x: Float[Tensor, "*rows W"]) -> Float[Tensor, "*rows V"]:
@@ -139,14 +127,9 @@ class EncoderDecoder(nn.Module):
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the source, and all but the last token of the prompt `batch.target`."""
-        if batch.target is None:
-            raise ValueError("generation needs a prompt to start from")
-        if batch.target_mask is not None:
-            raise ValueError("generation starts from prompts of one length")
-        state, said = Rolling.fresh(self.encode(batch)), batch.target.shape[1] - 1
-        if said:
-            after = self.decode(batch.target[:, :-1], state.own)[1]
-            state.put(said, **after)
+        prompt, state = prompt_of(batch), Rolling.fresh(self.encode(batch))
+        if (said := prompt.shape[1] - 1) > 0:
+            state.put(said, **self.decode(prompt[:, :-1], state.own)[1])
         return state
 
     def step(self, tokens: Int[Tensor, "B"], state: Rolling) -> Float[Tensor, "B V"]:

@@ -8,7 +8,7 @@ the Transformer changed: no recurrence around it, many heads, and scores that ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,13 +21,15 @@ from regard.nn.linear import Linear
 from regard.nn.recurrent import Closed
 from regard.nn.rolling import Rolling
 from regard.nn.rules import marks
-from regard.nn.tables import Sharing, Tables, check_tables
-from regard.systems.preset import Preset, System, check_sizes, unpublished
+from regard.nn.tables import Tables
+from regard.systems.ancestors import Recurring
+from regard.systems.preset import Preset, System, unpublished
+from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Recurring):
     width: int = 1000
     """width of the decoder's states"""
     encoder_width: int = 1000
@@ -45,25 +47,12 @@ class Config:
     its equations); the score has none"""
     dropout: float = 0.0
     """share dropped of the embeddings, and of what tokens are read from"""
-    vocabulary: int = 30_000
-    """tokens, written by one tokenizer for source and target"""
-    source_vocabulary: int = 0
-    """tokens of the source where it has more of them; 0: as many as the target"""
-    tables: Sharing = "three"
-    """embeddings of source and target and the output matrix: three, two (source and target share theirs), or one for all"""
-    pad: int = 0
-    """id of the padding token"""
-    start: int = 1
-    """id of the token that a translation starts from"""
-    end: int = 2
-    """id of the token that ends a sentence"""
 
-    packs: ClassVar[bool] = False
+    sizes = ("width", "encoder_width", "embedding", "inner", "maxout")
+    read = "maxout"
 
     def __post_init__(self) -> None:
-        sizes = ("width", "encoder_width", "embedding", "inner", "maxout", "vocabulary")
-        check_sizes(self, sizes, ("dropout",))
-        check_tables(self, "maxout")
+        super().__post_init__()
         if self.score == "dot" and self.width != 2 * self.encoder_width:
             raise SettingError(
                 f"model.score=dot multiplies states of model.width {self.width} with those of both directions of the encoder, "
@@ -166,10 +155,8 @@ class Searching(nn.Module):
 
     def forward(self, batch: Batch) -> States:
         """What tokens are read from, over `batch.target`."""
-        if batch.target is None:
-            raise ValueError("the decoder needs a target to read")
         context, s = self.encode(batch)
-        closed = Closed.of(batch.target, batch.target_mask)
+        closed = Closed.of(target_of(batch), batch.target_mask)
         return States(closed.opened(self.unroll(closed.ids, s, context)[0]), context=context.values)
 
     def read(self, x: Float[Tensor, "*rows l"]) -> Float[Tensor, "*rows V"]:
@@ -177,14 +164,10 @@ class Searching(nn.Module):
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the source, and all but the last token of the prompt `batch.target`."""
-        if batch.target is None:
-            raise ValueError("generation needs a prompt to start from")
-        if batch.target_mask is not None:
-            raise ValueError("generation starts from prompts of one length")
-        context, s = self.encode(batch)
-        state, said = Rolling.fresh({"s": s}, context.named()), batch.target.shape[1] - 1
-        if said:
-            state.put(said, s=self.unroll(batch.target[:, :-1], s, context)[1])
+        prompt, (context, s) = prompt_of(batch), self.encode(batch)
+        state = Rolling.fresh({"s": s}, context.named())
+        if (said := prompt.shape[1] - 1) > 0:
+            state.put(said, s=self.unroll(prompt[:, :-1], s, context)[1])
         return state
 
     def step(self, tokens: Int[Tensor, "B"], state: Rolling) -> Float[Tensor, "B V"]:

@@ -23,6 +23,7 @@ from regard.nn.relative import Relative, Standing, check_relative, inside
 from regard.nn.rules import Causal, Packed, Real, Rule, join, marks
 from regard.nn.state import DecoderState
 from regard.systems.preset import Preset, System, check_sizes
+from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, Offsets, States
 from regard.weights import Names, Published, Tensors, entry, tied
 
@@ -123,8 +124,7 @@ class Transformer(CrossDecoder):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
         """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
-        if batch.target is None:
-            raise ValueError("the decoder needs a target to read")
+        target = target_of(batch)
         if (batch.offsets is None) != (batch.target_offsets is None):
             raise ValueError("a packed batch is packed on both sides")
         context, tapped = self.encode(batch, taps)
@@ -134,21 +134,19 @@ class Transformer(CrossDecoder):
         if batch.offsets is not None and batch.target_offsets is not None:
             rule = join(Causal(), Packed(batch.target_offsets, batch.target_offsets), real)
             context_rule = join(Packed(batch.target_offsets, batch.offsets), context_rule)
-        where = _places(batch.target, batch.target_offsets)
-        sequence = self.tell(batch.target, context, rule=rule, context_rule=context_rule, where=where)
+        where = _places(target, batch.target_offsets)
+        sequence = self.tell(target, context, rule=rule, context_rule=context_rule, where=where)
         return States(sequence, taps=tapped, context=context)
 
     def start(self, batch: Batch, room: int | None = None) -> DecoderState:
         """Read the source, and all but the last token of the prompt `batch.target`.
 
         With `room`, memory is made for that many positions at once and keeps its shape."""
-        if batch.target is None:
-            raise ValueError("generation needs a prompt to start from")
-        if batch.offsets is not None or batch.target_mask is not None:
-            raise ValueError("generation starts from padded sources and prompts of one length")
-        context, _ = self.encode(batch)
+        if batch.offsets is not None:
+            raise ValueError("generation starts from padded sources")
+        prompt, (context, _) = prompt_of(batch), self.encode(batch)
         real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None]
-        return self.begin(context, real, batch.target, room)
+        return self.begin(context, real, prompt, room)
 
 
 def _places(ids: Tensor, offsets: Offsets | None) -> Tensor:

@@ -30,8 +30,9 @@ from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
 from regard.tasks.cider import cider, words
 from regard.tasks.pictured import CHANGED, Pictured, Seeing, opened, place_of, row_of, together
+from regard.tasks.readers import names_of
 from regard.tasks.spoken import spoken
-from regard.tasks.task import SEARCH, SPOKEN, Encoded, Scored, Sums, Terms, lengths_of, names_of
+from regard.tasks.task import SEARCH, SPOKEN, Encoded, Scored, Sums, Terms, lengths_of
 from regard.waists import IGNORE, Answer, Batch
 
 MARKS: dict[Role, str] = {"pad": PAD, "start": START, "end": END}

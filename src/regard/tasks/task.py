@@ -17,10 +17,9 @@ from regard.data.plan import Blocks, Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
 from regard.data.store import Rows
 from regard.decode.settings import DRAWING, Decode
-from regard.disk import write_json
 from regard.errors import RegardError
-from regard.inputs.text import Text
 from regard.tasks.asked import Asked
+from regard.tasks.readers import Reads
 from regard.waists import Answer, Batch
 
 Side = Sequence[np.ndarray] | Rows
@@ -75,19 +74,10 @@ class Sums:
         return self.total / self.count
 
 
-def names_of(text: Text, config: Any) -> dict[str, Any]:
-    """Its special tokens by their roles. Without the class the model's type would decide for others how its text is read, and
-    not every tokenizer of a GPT-2 is GPT-2's."""
-    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()}
-    if getattr(config, "types", 1) > 1:  # else others would read two texts as one
-        found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    return found
-
-
 Scored = tuple[dict[str, float | str], list[Answer]]
 
 
-class Task:
+class Task(Reads):
     """A sample is what the task's files hold: it has a `path` and a `line`, and the rest is the task's affair."""
 
     name: ClassVar[str]
@@ -132,8 +122,6 @@ class Task:
     """inputs that are answered together at most: answers are held until all of these are there"""
     reads: ClassVar[str] = "text"
     """what its samples are made of: text or pictures. Bodies read one kind, and a task may have a form for each"""
-    worded: ClassVar[bool] = True
-    """whether samples hold texts, which a tokenizer is made of"""
     rows: ClassVar[str] = ""
     """what that is called which may be too long, where a sample has several; else the unit"""
     counted: ClassVar[str] = "tokens"
@@ -144,8 +132,6 @@ class Task:
     """suffixes of files that it is asked a row at a time; of others it is a line"""
     heeds: ClassVar[tuple[str, ...]] = TEXT
     """settings that mean something to it and not to every task: what no task names means something to all"""
-    reader_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "tokenizer_config.json")
-    """of a folder, where it keeps what turns samples into tensors"""
 
     def some(self, count: int) -> str:
         """So many samples, in words."""
@@ -179,9 +165,6 @@ class Task:
         """Those of them that a tokenizer is made of."""
         return self.texts(samples)
 
-    def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
-        return Text.train(texts, data.vocabulary)
-
     def flavour(self, data: Data) -> tuple[Any, ...]:
         """Settings that change how samples are encoded."""
         return ()
@@ -209,54 +192,14 @@ class Task:
         """The same sample where others were taken out before it, of which `taken` was the first."""
         return sample
 
-    def adopt(self, text: Text) -> Text:
-        """A tokenizer that a person brings, with what the task cannot do without."""
-        return text
-
-    def grow(self, text: Text, config: Any) -> Text:
-        """The tokenizer with the special tokens that only this task has."""
-        return text
-
-    def reading(self, text: Text, config: Any, data: Data) -> Any:
-        """The reader of a fresh model, of the tokenizer that was made of its texts, or that a person brings."""
-        return self.grow(text, config)
-
     def room(self, config: Any, train: Any) -> tuple[int, str]:
         """Tokens that a side may have beside `data.longest`, and the setting that says so: a sample must fit into a grain, with
         its special tokens on all sides."""
         return int(train.tokens) // len(self.sides) - 1, "train.tokens"
 
-    def reader(self, folder: Path) -> Any:
-        """What turns samples into tensors, as a folder has it; None where it has none."""
-        return Text.load(folder) if Text.exists(folder) else None
-
-    def keep(self, reader: Any, config: Any, folder: Path) -> None:
-        """The same into a folder, where others find it too."""
-        reader.save(folder / "tokenizer.json")
-        write_json(folder / "tokenizer_config.json", names_of(reader, config))
-
-    def ready(self, config: Any, data: Data) -> Any:
-        """The reader of a fresh model, where nothing of it is learnt from the data; None where something is."""
-        return None
-
     def told(self, data: Sequence[str]) -> str:
         """What a file beside the data says of it, and decides about its classes."""
         return ""
-
-    def suited(self, reader: Any, config: Any, data: Data) -> Any:
-        """The reader that a folder brings, as it serves to learn by."""
-        return reader
-
-    def learnt(self, samples: Iterable[Any], config: Any, data: Data) -> Any:
-        """The reader of a fresh model, where it is learnt from samples that are no texts."""
-        raise NotImplementedError
-
-    def about_reader(self, reader: Any) -> str:
-        return f"{reader.size:,} tokens in the vocabulary"
-
-    def rows_by(self, reader: Any) -> tuple[int, str]:
-        """How many numbers the rows of encoded samples are made of, and what of the reader they depend on."""
-        return reader.size, reader.fingerprint()
 
     def budget(self, train: Any) -> int:
         """What a grain has room for, in what is `counted`."""
@@ -298,10 +241,6 @@ class Task:
 
     def check(self, config: Any, tokens: int, data: Data) -> None:
         """Refuse settings that cannot work, before anything is read; `tokens` are those of a grain."""
-
-    def dressed(self, text: Text, config: Any) -> Text:
-        """The tokenizer as others shall find it, who do not know this task's special tokens."""
-        return text
 
     def fit(self, config: Any, reader: Any) -> Any:
         """The system's config with what its reader decides: vocabulary and special tokens, or colours."""

@@ -1,0 +1,197 @@
+"""How the task caption makes batches of pictures and captions, and what it reads by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+import speaker
+from regard.data.plan import Alike, Even
+from regard.data.settings import Data
+from regard.errors import RegardError, SettingError
+from regard.inputs.captions import Captions
+from regard.inputs.pixels import Pixels
+from regard.inputs.text import Text
+from regard.model import Model
+from regard.runs.checking import LOOKS
+from regard.tasks import SEEING
+from regard.tasks.caption import Caption, pairs_of
+from regard.tasks.task import Terms
+from regard.waists import IGNORE
+from speaker import TASK, album_in, encoded, model, samples
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(regard.systems.SYSTEMS, "speaker", speaker.SYSTEM)
+    monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In a folder whose name has a blank."""
+    return album_in(tmp_path_factory.mktemp("some") / "my album")
+
+
+def train(album: Path, out: Path, *settings: str, **more: Any) -> Model:
+    return regard.train(
+        "caption", str(album), model=more.pop("model", "speaker-tiny"), out=out, settings=settings, **more
+    )
+
+
+# -- batches
+
+
+def test_it_is_listed_and_checked() -> None:
+    assert TASK is SEEING["caption"] and "caption" in LOOKS and isinstance(TASK, Caption)
+
+
+def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
+    made, some = model(album), samples(album)
+    found = encoded(album, made)
+    assert len(found) == TASK.count(found) == 30 and TASK.left(found) == sum(len(s.captions) for s in some) == 75
+    told: list[tuple[float, str]] = []
+    for batch in TASK.batches(found, made.config, 8):
+        assert batch.x.dtype == torch.uint8 and batch.changes is None and batch.target is not None
+        for x, target, labels in zip(batch.x, batch.target, batch.labels, strict=True):  # type: ignore[arg-type]
+            n = int((labels != IGNORE).sum())
+            assert target[0] == made.config.start and labels[n - 1] == made.config.end
+            assert target[1:n].tolist() == labels[: n - 1].tolist() and (target[n:] == made.config.pad).all()
+            told.append((float(x.float().mean()), made.reader.text.decode([labels[:n].tolist()])[0]))
+    right = [caption for sample in some for caption in sample.captions]
+    assert [text for _, text in told] == right
+    mean = {"red": 85.0, "white": 255.0, "black": 0.0}
+    assert all(x == pytest.approx(mean[c], abs=0.1) for x, text in told for c in mean if c in text)
+
+
+def test_captions_that_are_too_long_are_left_out_and_their_pictures_stay(album: Path) -> None:
+    made = model(album)
+    whole, short = encoded(album, made), encoded(album, made, longest=4)
+    assert TASK.left(short) < TASK.left(whole) and len(short) == 30 and short.too_long
+    assert len(short.too_long) == TASK.left(whole) - TASK.left(short)
+    assert pairs_of(short).lengths.max() <= 5 and set(pairs_of(short).owner) <= set(range(30))
+    narrow = model(album, length=5)
+    assert pairs_of(encoded(album, narrow)).lengths.max() <= 5
+    none = encoded(album, made, longest=1)
+    assert TASK.left(none) == 0 and len(none) == 30
+
+
+def test_grains_have_like_lengths_or_one_shape(album: Path) -> None:
+    made = model(album)
+    found = encoded(album, made)
+    plan, steady = (TASK.plan(found, made.config, 8, 5, packed) for packed in (False, True))
+    assert isinstance(plan, Alike) and not plan.steady and isinstance(steady, Even) and steady.steady
+    for way in (plan, steady):
+        epoch = list(way.epoch(0))
+        assert {len(grain) for grain in epoch} == {8} and {int(n) for grain in epoch for n in grain[:, 0]} == set(
+            range(75)
+        )
+    assert plan.padding() < 0.1
+    shapes = {tuple(TASK.collate(found, g, made.config, steady.shape).target.shape) for g in steady.epoch(1)}
+    assert shapes == {(8, steady.shape.longest[0])} and steady.shape.longest[0] <= made.config.length
+    plain = TASK.collate(found, steady.epoch(1)[0], made.config)
+    padded = TASK.collate(found, steady.epoch(1)[0], made.config, steady.shape)
+    with torch.no_grad():
+        assert float(TASK.loss(made, plain)[0]) == pytest.approx(float(TASK.loss(made, padded)[0]), rel=1e-12)
+
+
+def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import regard.tasks.pictured as pictured
+
+    seen: list[Any] = []
+    real = pictured.read_picture
+    monkeypatch.setattr(pictured, "read_picture", lambda source, least=0: seen.append(source) or real(source, least))
+    made = model(album)
+    found = encoded(album, made)
+    plan = TASK.plan(found, made.config, 8, 5, False)
+    for grain in (*plan.epoch(0), *plan.epoch(1)):
+        TASK.collate(found, grain, made.config)
+    assert len(seen) == len(set(seen)) == 30
+
+
+def test_pictures_are_changed_while_learning_and_captions_are_not(album: Path) -> None:
+    made = model(album)
+    found = encoded(album, made, data=Data(flip=True, colour=0.3))
+    grain = TASK.plan(found, made.config, 8, 5, False).epoch(0)[0]
+    batch, again = (TASK.collate(found, grain, made.config) for _ in range(2))
+    assert batch.changes is not None and torch.equal(batch.changes, again.changes)  # type: ignore[arg-type]
+    assert TASK.looked_at(made, batch).changes is None
+    with pytest.raises(SettingError, match=r"data\.mixup mixes pictures"):
+        TASK.check(made.config, 8, Data(mixup=0.2))
+    with pytest.raises(SettingError, match=r"data\.kind=characters"):
+        TASK.check(made.config, 8, Data(kind="characters"))
+
+
+def test_the_penalty_counts_while_learning(album: Path) -> None:
+    made, plain = model(album, penalty=0.5), model(album)
+    plain.body.load_state_dict(made.body.state_dict())
+    batch = next(TASK.batches(encoded(album, made), made.config, 8))
+    with torch.no_grad():
+        own = float(made.body(TASK.looked_at(made, batch)).side["penalty"])
+        without, count = TASK.loss(plain, batch, Terms(smoothing=0.1))
+        assert float(TASK.loss(made, batch, Terms(smoothing=0.1))[0]) == pytest.approx(float(without), rel=1e-12)
+        learns = float(TASK.loss(made.train(), batch, Terms(smoothing=0.1))[0])
+    assert own > 0 and learns == pytest.approx(float(without) + own, rel=1e-12)
+    assert int(count) == int((batch.labels != IGNORE).sum())
+
+
+# -- the reader
+
+
+def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path: Path) -> None:
+    made = model(album)
+    made.save(tmp_path / "m")
+    again = regard.load(tmp_path / "m")
+    assert isinstance(again.reader, Captions) and replace(again.reader.pixels, edge=0) == made.reader.pixels
+    assert again.reader.text.fingerprint() == made.text_or_refuse().fingerprint() and again.config == made.config
+    assert isinstance(again.pixels_or_refuse(), Pixels) and again.reader_or_refuse() is again.reader
+    picture = str(next((album / "images").iterdir()))
+    assert again.answer(picture) == made.answer(picture)
+    for name, missing in (
+        ("tokenizer.json", "no tokenizer.json"),
+        ("preprocessor_config.json", "no preprocessor_config"),
+    ):
+        made.save(tmp_path / name)
+        (tmp_path / name / name).unlink()
+        half = regard.load(tmp_path / name)
+        assert half.logits(torch.zeros(1, 3, 16, 16), torch.ones(1, 2, dtype=torch.long)).shape == (
+            1,
+            2,
+            made.config.vocabulary,
+        )
+        with pytest.raises(RegardError, match=missing):
+            half.answer(picture)
+        with pytest.raises(RegardError, match=missing):
+            half.reader_or_refuse()
+    half.text = made.text
+    half.save(tmp_path / "half")
+    assert (tmp_path / "half/tokenizer.json").exists() and not (tmp_path / "half/preprocessor_config.json").exists()
+
+
+def test_pictures_are_made_ready_as_what_a_captioner_sees_through_wants_them(album: Path) -> None:
+    @dataclass(frozen=True)
+    class Through(speaker.Config):
+        said: Pixels | None = None
+
+        def pixels(self) -> Pixels | None:
+            return self.said
+
+    text, own = Text.train(["a b"], 300), Pixels((16, 16), mean=(0.1, 0.2, 0.3))
+    assert TASK.reading(text, Through(said=own), Data()).pixels is own
+    assert TASK.reading(text, Through(), Data()).pixels == TASK.reading(text, speaker.Config(), Data()).pixels
+
+
+def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
+    Text.wordpiece(TASK.phrases(samples(album)), 120).save(tmp_path / "tokenizer.json")
+    made = train(album, tmp_path / "run", f"data.tokenizer={tmp_path / 'tokenizer.json'}", "train.steps=2")
+    text, config = made.text_or_refuse(), made.config
+    assert (config.start, config.end, config.pad) == tuple(text.id_of(t) for t in ("[CLS]", "[SEP]", "[PAD]"))
+    assert config.vocabulary == text.size
+    Text.language(TASK.phrases(samples(album)), 300).save(tmp_path / "other.json")
+    adopted = TASK.adopt(Text.load(tmp_path / "other.json"))
+    assert adopted.role("pad") is not None and adopted.role("start") == adopted.role("end") is not None
