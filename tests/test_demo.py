@@ -60,7 +60,10 @@ def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(sho
     assert (run / "attention.html").exists() and (run / "attention.png").exists()
     kept = json.loads((run / "demo.json").read_text())
     assert kept["test"]["samples"] == 8 and list(kept["seconds"]) == ["corpus", "train", "score", "answer", "explain"]
-    assert f"{kept['looked']['share']} % of its attention" in told and f"{kept['looked']['even']} % would" in told
+    looked = kept["looked"]["all"]
+    assert f"    all      {100 * looked['share']:4.1f} %   {100 * looked['even_share']:4.1f} %\n" in told
+    assert f"theirs for {100 * looked['hit']:.1f} % of these words; by chance for" in told
+    assert 0 < looked["even_share"] < 0.2 and set(kept["looked"]) == {"all", "colour", "relation", "shape", "size"}
     lines = Path(data / "valid/captions.jsonl").read_text().splitlines()
     assert [len(json.loads(line)["objects"]) for line in lines].count(2) == 4 and len(lines) == 6  # none with three
     weights, stamp = (run / "model.safetensors").read_bytes(), (data / "scenes.json").stat().st_mtime_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,19 @@ ASKED = 4
 """scenes that are captioned for a person to see"""
 LOOKS = 100
 """scenes whose attention is measured"""
+KINDS = ("size", "colour", "shape", "relation", TOTAL)
+"""what words tell"""
 
 
 class Captioner(Demo):
     task = "caption"
     out = "runs/demo-caption"
     settings = (
-        f"model.size={SIDE}", "model.tap=2", "data.vocabulary=400", "train.steps=800", "train.images=64", "train.rate=1e-3",
-        "train.smoothing=0", "train.every=400", "train.log=20", "data.score=280", "decode.beam=1",
+        f"model.size={SIDE}", "model.tap=2", "model.penalty=0", "data.vocabulary=400", "train.steps=800", "train.images=64",
+        "train.rate=1e-3", "train.smoothing=0", "train.every=400", "train.log=20", "data.score=280", "decode.beam=1",
     )  # fmt: skip
-    """caption-attend-tiny without the last stage of what it sees through: of such small pictures that has 3 x 3 places, and the
-    one before it 6 x 6."""
+    """caption-attend-tiny without the last stage of what it sees through, which has 3 x 3 places of such small pictures, and
+    the one before it 6 x 6. Most of a scene is empty: that every place be looked at is not demanded."""
     given = "picture"
     titles = {  # noqa: RUF012
         "corpus": "The pictures: scenes of coloured shapes drawn by regard, with captions",
@@ -57,12 +60,13 @@ class Captioner(Demo):
         for suffix in ("html", "png"):
             say(f"{found.save(run / f'attention.{suffix}')}")
         looked = scored(regards(model, Path(data["test"])))
-        share, even = (round(100 * part, 1) for part in (looked[TOTAL].share, looked[TOTAL].even_share))
-        say(
-            f"While it says a word that names something, {share} % of its attention lies on the objects that are named;"
-        )
-        say(f"of an even look {even} % would.")
-        return {"looked": {"share": share, "even": even, "words": looked[TOTAL].words}}
+        say("Share of its attention on the objects that a word names; beside it that of an even look:")
+        for kind in (kind for kind in KINDS if kind in looked):
+            say(f"  {kind:8} {100 * looked[kind].share:4.1f} %   {100 * looked[kind].even_share:4.1f} %")
+        hit, even = (f"{100 * part:.1f} %" for part in (looked[TOTAL].hit, looked[TOTAL].even_hit))
+        say(f"The place that it looks at most is one of theirs for {hit} of these words; by chance for {even}.")
+        say("A relation is between two objects, and may have been told from what was seen before.")
+        return {"looked": {kind: asdict(score) for kind, score in looked.items()}}
 
     def further(self, regard: str, run: Path, data: Path) -> str:
         return f"""
@@ -83,7 +87,7 @@ What the demo made is in {run}. Ask it more, or of colours with shapes that it h
 def regards(model: Model, captions: Path) -> Iterator[Regard]:
     """What was looked at while the right captions are read, of scenes from all over a part."""
     lines = captions.read_text("utf-8").splitlines()
-    for line in lines[:: max(len(lines) // LOOKS, 1)]:
+    for line in lines[:: max(len(lines) // LOOKS, 1)][:LOOKS]:
         row = json.loads(line)
         told = explain_caption(model, str(captions.parent / row["image"]), row["captions"][0]).told
         yield from regards_of(told.maps(), row["words"], [one["box"] for one in row["objects"]], (SIDE, SIDE))
