@@ -30,8 +30,8 @@ class Captioner(Demo):
     task = "caption"
     out = "runs/demo-caption"
     settings = (
-        f"model.size={SIDE}", "model.tap=2", "model.penalty=0", "data.vocabulary=400", "train.steps=800", "train.images=64",
-        "train.rate=1e-3", "train.smoothing=0", "train.every=400", "train.log=20", "data.score=280", "decode.beam=1",
+        f"model.size={SIDE}", "model.tap=2", "model.penalty=0", "data.vocabulary=400", "train.steps=1000", "train.images=64",
+        "train.rate=1e-3", "train.smoothing=0", "train.every=500", "train.log=20", "data.score=280", "decode.beam=1",
     )  # fmt: skip
     """caption-attend-tiny without the last stage of what it sees through, which has 3 x 3 places of such small pictures, and
     the one before it 6 x 6. Most of a scene is empty: that every place be looked at is not demanded."""
@@ -77,7 +77,7 @@ Your own pictures: a file with {{"image": "beach.jpg", "captions": ["a dog on th
   {regard} run runs/mine beach.jpg
   {regard} explain runs/mine beach.jpg --out looked.html
 
-What the demo made is in {run}. Ask it more, or of colours with shapes that it has never seen together:
+What the demo made is in {run}. Ask it more; colours with shapes that it has never seen together are much harder for it:
 
   {regard} run {quoted(run)} {quoted(data / "test" / "images")}
   {regard} evaluate {quoted(run)} --data {quoted(data / "test-pairs" / "captions.jsonl")}
