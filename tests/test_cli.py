@@ -160,8 +160,8 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
 ) -> None:
     from regard.data.grammar import corpus
 
-    monkeypatch.setattr("regard.runs.demo.corpus", lambda: corpus(count=300))
-    monkeypatch.setattr("regard.runs.demo.SETTINGS", (*TINY, *TWELVE, "train.steps=2"))
+    monkeypatch.setattr("regard.runs.demos.translate.corpus", lambda: corpus(count=300))
+    monkeypatch.setattr("regard.runs.demos.translate.Translator.settings", (*TINY, *TWELVE, "train.steps=2"))
     done = cli("demo", "--out", "d")
     assert done.code == 0 and "exact" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
     assert {"attention-cat.html", "attention-cat.png", "attention-moved.html"} <= {p.name for p in Path("d").iterdir()}
@@ -174,6 +174,7 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years")
     assert cli("demo", "--out", "mine", "--again").code == 2 and Path("mine/thesis.txt").exists()
+    assert cli("demo", "paint") == (2, "", "regard: unknown demo 'paint'. There is: caption, translate.\n")
 
 
 # -- run

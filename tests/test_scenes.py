@@ -202,7 +202,24 @@ def test_the_whole_set_is_written_once(tmp_path: Path, monkeypatch: pytest.Monke
     places = scenes.write(tmp_path, 40)
     assert scenes.write(tmp_path, 40) == places and len(asked) == 1 and set(places) == set(small)
     scenes.write(tmp_path, 48)  # of another size
-    assert len(asked) == 2 and read_picture(str(places["train"].parent / "images/00001.png")).shape == (48, 48, 3)
+    assert len(asked) == 2 and read_picture(str(places["train"].parent / "images/train-00001.png")).shape == (48, 48, 3)
+    for _ in range(2):  # of simpler scenes only
+        scenes.write(tmp_path, 48, most=1)
+        assert [len(place.read_text().splitlines()) for place in places.values()] == [1, 0] and len(asked) == 3
+    scenes.write(tmp_path, 48)
+    assert [len(place.read_text().splitlines()) for place in places.values()] == [2, 1] and len(asked) == 4
+
+
+def test_fewer_objects_leave_every_scene_in_its_part(made: dict[str, list[Scene]]) -> None:
+    some = scenes.fewer(made, 2)
+    assert {name: len(items) for name, items in some.items()} == {name: sum(many[:2]) for name, many in PARTS.items()}
+    assert all(set(map(id, items)) <= set(map(id, made[name])) for name, items in some.items())
+
+
+def test_no_two_parts_have_pictures_of_one_name(made: dict[str, list[Scene]], tmp_path: Path) -> None:
+    places = scenes.write(tmp_path, 24, {name: items[:2] for name, items in made.items()})
+    names = [json.loads(line)["image"] for place in places.values() for line in place.read_text().splitlines()]
+    assert len(set(names)) == 2 * len(made)
 
 
 def test_what_was_spoilt_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,4 +234,4 @@ def test_what_was_spoilt_is_written_anew(tmp_path: Path, monkeypatch: pytest.Mon
         broken.setattr(scenes, "_write", lambda place, *rest: write(place, *rest) if place.name == "train" else 1 / 0)
         scenes.write(tmp_path, 48)  # of another size, and broken off
     scenes.write(tmp_path, 40)
-    assert read_picture(str(places["train"].parent / "images/00001.png")).shape == (40, 40, 3)
+    assert read_picture(str(places["train"].parent / "images/train-00001.png")).shape == (40, 40, 3)

@@ -55,13 +55,19 @@ def root(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="The folder of the run.")] = Path("runs/demo"),
+    what: Annotated[str, typer.Argument(help="translate: sentences; caption: pictures.")] = "translate",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="The folder of the run; runs/demo or runs/demo-caption if not said.", show_default=False
+        ),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace the run that an earlier demo left there.")] = False,
 ) -> None:
-    """Train a translator on the embedded corpus, score it, translate, draw its attention."""
+    """Train a translator or a captioner on embedded data, score it, ask it, draw its attention."""
     from regard.runs.demo import demo as run_demo
 
-    run_demo(out, again, console())
+    run_demo(what, out, again, console())
 
 
 @app.command()

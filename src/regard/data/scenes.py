@@ -248,17 +248,25 @@ def _ground(rng: Random) -> Ground:
 # Writing them
 
 
-def write(folder: Path, side: int = SIDE, scenes: Mapping[str, Sequence[Scene]] | None = None) -> dict[str, Path]:
-    """A folder for each part, with pictures as PNG files and a captions.jsonl, which is named; what stands there is kept."""
-    told, told_in = {"seed": SEED, "side": side}, folder / "scenes.json"
+def write(
+    folder: Path, side: int = SIDE, scenes: Mapping[str, Sequence[Scene]] | None = None, most: int = MOST
+) -> dict[str, Path]:
+    """A folder for each part, with pictures as PNG files and a captions.jsonl, which is named; what stands there is kept. Of
+    scenes that are not given, those with at most so many objects."""
+    told, told_in = {"seed": SEED, "side": side, **({"most": most} if most < MOST else {})}, folder / "scenes.json"
     if scenes is not None or not told_in.exists() or json.loads(told_in.read_text("utf-8")) != told:
         told_in.unlink(missing_ok=True)  # what it speaks of is there no longer
-        found = parts() if scenes is None else scenes
+        found = fewer(parts(), most) if scenes is None else scenes
         for name, items in found.items():
             _write(folder / name, items, side)
         if scenes is None:  # last: what was interrupted is written anew, and so is what others have drawn
             write_json(told_in, told)
     return {name: folder / name / "captions.jsonl" for name in scenes or PARTS}
+
+
+def fewer(scenes: Mapping[str, Sequence[Scene]], most: int) -> dict[str, list[Scene]]:
+    """Those with at most so many objects, each in its part."""
+    return {name: [scene for scene in items if len(scene.things) <= most] for name, items in scenes.items()}
 
 
 def _write(folder: Path, scenes: Sequence[Scene], side: int) -> None:
@@ -268,7 +276,7 @@ def _write(folder: Path, scenes: Sequence[Scene], side: int) -> None:
     lines = []
     for number, scene in enumerate(scenes):
         picture, boxes = drawn(scene, side)
-        name = f"images/{number:05d}.png"
+        name = f"images/{folder.name}-{number:05d}.png"  # of two parts no two have one name: they are no leak
         Image.fromarray(picture).save(folder / name)
         things = [{**thing._asdict(), "box": list(box)} for thing, box in zip(scene.things, boxes, strict=True)]
         said = [[word.text, word.kind, list(word.things)] for word in words(scene.things)]

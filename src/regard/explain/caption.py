@@ -143,7 +143,7 @@ def _word(text: Text, said: list[int], group: range, own: Tensor, logs: Tensor) 
     word = text.decode([ids])[0].strip() or "".join(text.pieces(ids))
     found = logs[group[0]].topk(min(LIKELY, logs.shape[1]))
     chances, names = found.values.exp().tolist(), [text.pieces([token])[0] for token in found.indices.tolist()]
-    return Said(word, float(own[list(group)].sum().exp()), tuple(zip(names, chances, strict=True)))
+    return Said(word, float(own[list(group)].double().sum().exp()), tuple(zip(names, chances, strict=True)))
 
 
 def grid_layers(body: Any, batch: Batch, looks: Seen, groups: Groups) -> tuple[Layer, ...]:

@@ -1,0 +1,46 @@
+"""What one demo has of its own: its embedded data, its recipe, what it is asked, and what is shown of its attention."""
+
+from __future__ import annotations
+
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from regard.model import Model
+
+Say = Callable[[str], None]
+Rows = Sequence[Mapping[str, str]]
+"""Test samples with their answers."""
+
+
+class Demo(ABC):
+    task: ClassVar[str]
+    out: ClassVar[str]
+    """the folder of the run, where none is named"""
+    settings: ClassVar[tuple[str, ...]]
+    given: ClassVar[str]
+    """what a test sample calls that which is asked"""
+    titles: ClassVar[Mapping[str, str]]
+    """of the stages, in their order: corpus, train, score, answer, explain"""
+
+    @abstractmethod
+    def write(self, folder: Path) -> dict[str, str]:
+        """The data as files of the kind that a person would have; those of its parts train, valid and test are named."""
+
+    @abstractmethod
+    def ask(self, model: Model, rows: Rows, say: Say) -> None: ...
+
+    @abstractmethod
+    def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: Rows, say: Say) -> dict[str, Any]:
+        """Pictures and pages into the run. What was measured is kept with the scores."""
+
+    @abstractmethod
+    def further(self, regard: str, run: Path, data: Path) -> str:
+        """What to type next, of the run and the folder of its data."""
+
+
+def quoted(path: Path) -> str:
+    """As a shell takes it."""
+    return shlex.quote(str(path))

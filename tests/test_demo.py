@@ -1,0 +1,127 @@
+"""The demos from embedded data to pictures: begun, broken off, shown again, and never over what is not theirs."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from regard.data import scenes
+from regard.data.grammar import corpus
+from regard.errors import Interrupted, RunError, UnknownName
+from regard.model import load
+from regard.runs.demo import demo
+from regard.runs.demos import DEMOS
+from regard.runs.demos.caption import regards
+from regard.runs.progress import Reporter
+
+SMALL = {"train": (4, 12, 0, 0, 0), "valid": (2, 4, 2, 0, 0), "test": (2, 6, 0, 0, 0), "test-pairs": (0, 2, 0, 0, 0)}
+FEW = (
+    "model.size=48", "model.tap=2", "model.width=16", "model.embedding=8", "model.inner=8", "data.vocabulary=300",
+    "train.steps=4", "train.every=2", "train.images=4", "train.warmup=1", "train.precision=float32", "data.score=4",
+    "decode.beam=1", "decode.length=8", "train.log=1",
+)  # fmt: skip
+
+Shown = Callable[..., str]
+
+
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
+    """A captioner's demo of few scenes, in an empty folder; what it says."""
+    monkeypatch.chdir(tmp_path)
+    drawn = scenes.parts
+    monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
+    monkeypatch.setattr("regard.tasks.caption.Caption.draw", lambda *_: [])
+    monkeypatch.setattr("regard.runs.demo.own_command", lambda: "regard")
+    monkeypatch.setattr(scenes, "PARTS", SMALL)
+    monkeypatch.setattr(scenes, "parts", lambda: drawn(sizes=SMALL))
+    monkeypatch.setattr("regard.runs.demos.caption.Captioner.settings", FEW)
+
+    def call(what: str = "caption", out: str | None = None, again: bool = False) -> str:
+        told = io.StringIO()
+        demo(what, out, again, Console(file=told, width=80))
+        return told.getvalue()
+
+    return call
+
+
+def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(show: Shown) -> None:
+    told = show()
+    run, data = Path("runs/demo-caption"), Path("runs/demo-caption-data")
+    pictures = ["test-00000", "test-00002", "test-00004", "test-00006"]  # from all over them
+    assert all(f"{data}/test/images/{name}.png  →" in told for name in pictures)
+    assert "also in the validation data" not in told and "exact" in told and "\n5  What it looked at" in told
+    assert (run / "attention.html").exists() and (run / "attention.png").exists()
+    kept = json.loads((run / "demo.json").read_text())
+    assert kept["test"]["samples"] == 8 and list(kept["seconds"]) == ["corpus", "train", "score", "answer", "explain"]
+    looked = kept["looked"]["all"]
+    assert f"    all      {100 * looked['share']:4.1f} %   {100 * looked['even_share']:4.1f} %\n" in told
+    assert f"theirs for {100 * looked['hit']:.1f} % of these words; by chance for" in told
+    assert 0 < looked["even_share"] < 0.2 and set(kept["looked"]) == {"all", "colour", "relation", "shape", "size"}
+    lines = Path(data / "valid/captions.jsonl").read_text().splitlines()
+    assert [len(json.loads(line)["objects"]) for line in lines].count(2) == 4 and len(lines) == 6  # none with three
+    weights, stamp = (run / "model.safetensors").read_bytes(), (data / "scenes.json").stat().st_mtime_ns
+    shown = show()
+    assert "regard demo caption --again" in shown and "step " not in shown and "  →  " in shown
+    assert (data / "scenes.json").stat().st_mtime_ns == stamp
+    assert "step " in show(again=True) and (run / "model.safetensors").read_bytes() == weights
+
+
+def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
+    show: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Reporter.advance
+
+    def stopped(self: Reporter, step: object) -> None:
+        advance(self, step)  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as meanwhile, pytest.raises(Interrupted, match="'my runs/one' --resume"):
+        meanwhile.setattr(Reporter, "advance", stopped)
+        show(out="my runs/one")
+    told = show(out="my runs/one")
+    assert "going on after step 1\n" in told
+    commands = [shlex.split(line) for line in told.splitlines() if line.startswith("  regard ")]
+    assert ["regard", "run", "my runs/one", "my runs/one-data/test/images"] in commands
+    assert ["regard", "evaluate", "my runs/one", "--data", "my runs/one-data/test-pairs/captions.jsonl"] in commands
+    assert "regard demo caption --out 'my runs/one' --again" in show(out="my runs/one")
+
+
+def test_no_demo_replaces_what_another_or_a_person_left(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("years")
+    with pytest.raises(RunError, match="is no run"):
+        show(out="mine", again=True)
+    show(out="one")
+    monkeypatch.setattr("regard.runs.demos.translate.corpus", lambda: corpus(count=100))
+    with pytest.raises(RunError, match="there is a run already"):
+        show("translate", out="one", again=True)
+    assert Path("mine/thesis.txt").exists() and load("one").task.name == "caption"
+
+
+def test_what_was_looked_at_is_measured_in_scenes_from_all_over(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    show()
+    model, place = load("runs/demo-caption"), Path("runs/demo-caption-data/test/captions.jsonl")
+    rows = [json.loads(line) for line in place.read_text().splitlines()]
+    named = [[word for word in row["words"] if word[1]] for row in rows]
+    assert [found.kind for found in regards(model, place)] == [word[1] for words in named for word in words]
+    monkeypatch.setattr("regard.runs.demos.caption.LOOKS", 2)
+    found = list(regards(model, place))
+    assert len(found) == len(named[0]) + len(named[4])
+    assert all(one.weights.shape == (6, 6) and one.weights.sum() == pytest.approx(1, rel=1e-5) for one in found)
+    assert {tuple(box) for box in found[0].boxes} == {tuple(rows[0]["objects"][0]["box"])}
+
+
+def test_demos_have_folders_of_their_own_and_an_unknown_one_is_refused_by_name() -> None:
+    assert list(DEMOS) == ["translate", "caption"] == [kind.task for kind in DEMOS.values()]
+    assert [kind.out for kind in DEMOS.values()] == ["runs/demo", "runs/demo-caption"]
+    with pytest.raises(UnknownName, match=r"unknown demo 'paint'. There is: caption, translate."):
+        demo("paint")
+    with pytest.raises(UnknownName, match=r"Did you mean 'caption'\?"):
+        demo("captions")
