@@ -6,8 +6,8 @@
     python benchmarks/recall.py measure OUT [name ...]                   # paths, gradients and time, against N
     python benchmarks/recall.py figure OUT                               # OUT/recall.png
 
-`data` writes texts whose facts were told up to `--most` tokens ago. To try it in some minutes on a CPU: `--most 16 --rows 20000
---people 8`, then `--width 32 --set train.steps=2000 train.tokens=2048`.
+`data` writes texts whose facts were told up to `--most` tokens ago. On a CPU: `--most 64 --rows 100000 --people 12`, then
+`--width 64 --set train.tokens=4096`.
 
     mary comes from oslo . the rain had stopped . john comes from vienna . so then … where does john come from ?  →  vienna
 
@@ -95,14 +95,15 @@ QUESTION = "where does {} come from ?"
 # -- texts
 
 
-def sample(draw: random.Random, distance: int, known: int, most: int = 2) -> tuple[str, str]:
-    """A text and its answer, which stands `distance` tokens before the end, and up to so many clauses before it.
+def sample(draw: random.Random, distance: int, known: int, before: int = 0) -> tuple[str, str]:
+    """A text and its answer, which stands `distance` tokens before the end, behind so many tokens.
 
-    So many people and places are `known`."""
+    So many people and places are `known`. Where the fact stands must not tell which one is asked for: `before` is to be drawn
+    so that every place in a text is as likely."""
     people = draw.sample(NAMES[:known], known)
     asked, place = people.pop(), draw.choice(PLACES[:known])
     question = QUESTION.format(asked).split()
-    text = [word for _ in range(draw.randint(0, most)) for word in _clause(draw, people, known)]
+    text = _between(draw, people, known, before)
     between = _between(draw, people, known, distance - len(question) - 1)  # and the full stop behind the fact
     return " ".join([*text, asked, "comes", "from", place, ".", *between, *question]), place
 
@@ -127,16 +128,19 @@ def distances(most: int) -> list[int]:
 
 
 def data(out: Path, most: int, rows: int, known: int) -> None:
-    """Learnt from are all distances up to the largest, short ones more often, as there are more that fit into a batch."""
+    """Learnt from are texts of all lengths up to the largest distance, short ones more often, as there are more that fit into a
+    batch; any of their facts may be asked for."""
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(1)
     (out / "known.json").write_text(json.dumps(known))
     parts = {"train": rows, "valid": min(1000, rows // 4)}
     for part, count in parts.items():
-        drawn = (int(math.exp(draw.uniform(math.log(7), math.log(most + 1)))) for _ in range(count))
-        _write(out / f"{part}.tsv", [sample(draw, distance, known) for distance in drawn])
-    for distance in distances(most):
-        _write(out / f"test-{distance}.tsv", [sample(draw, distance, known) for _ in range(min(1000, rows // 10))])
+        lengths = (int(math.exp(draw.uniform(math.log(7), math.log(most + 1)))) for _ in range(count))
+        asked = ((length, draw.randint(7, length)) for length in lengths)
+        _write(out / f"{part}.tsv", [sample(draw, far, known, length - far) for length, far in asked])
+    for far in distances(most):
+        befores = [draw.randint(0, most - far) for _ in range(min(1000, rows // 10))]
+        _write(out / f"test-{far}.tsv", [sample(draw, far, known, before) for before in befores])
 
 
 def _write(path: Path, pairs: list[tuple[str, str]]) -> None:
@@ -222,7 +226,7 @@ def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]
 
     draw, rows = random.Random(distance), []
     for _ in range(count):
-        batch = told(model, [sample(draw, distance, known, 0)])
+        batch = told(model, [sample(draw, distance, known)])
         with opened(model.body, batch.x) as leaves:
             logits = model.body.read(model.body(batch).sequence)
         value = logits[0, 0].log_softmax(-1)[batch.labels[0, 0]]
@@ -237,7 +241,7 @@ def milliseconds(model: Any, distance: int, known: int, count: int, steps: int) 
     from clock import Clock
 
     draw = random.Random(1)
-    batch = told(model, [sample(draw, distance, known, 0) for _ in range(count)]).to(model.device)
+    batch = told(model, [sample(draw, distance, known) for _ in range(count)]).to(model.device)
     clock = Clock(model.device.type, steps)
 
     def learn() -> None:

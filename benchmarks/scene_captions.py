@@ -124,7 +124,7 @@ def figure(out: Path, picture: Path) -> None:
     from matplotlib import pyplot as plt
 
     told = {name: json.loads(path.read_text()) for name in MODELS if (path := out / f"{name}.test.json").exists()}
-    shown, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained", width_ratios=(1, 1, 1, 1.5))
+    shown, axes = plt.subplots(1, 4, figsize=(17, 3.6), layout="constrained", width_ratios=(1, 1, 1, 1.5))
     for place, (part, title) in zip(axes, TESTS.items(), strict=False):
         for name, found in told.items():
             counts = {int(n): value for n, value in found["exact"][part].items() if n != "all"}
@@ -132,7 +132,7 @@ def figure(out: Path, picture: Path) -> None:
         place.set(title=title, xlabel="objects", ylim=(0, 102), xticks=range(1, scenes.MOST + 1))
         place.grid(axis="y", alpha=0.3)
     axes[0].set_ylabel("captions right word for word, %")
-    axes[0].legend(fontsize=8, loc="lower left")
+    axes[1].legend(fontsize=8, loc="center")
     attending = {name: found["looked"] for name, found in told.items() if found["looked"]}
     kinds = ("colour", "shape", "size", "relation")
     for number, (name, looks) in enumerate(attending.items()):
@@ -146,7 +146,7 @@ def figure(out: Path, picture: Path) -> None:
         axes[3].plot(at, even, "kx", ms=4, label=None if number else "share of an even look")
     axes[3].set(title="attention on the named objects, %", ylim=(0, 102), xticks=range(len(kinds)), xticklabels=kinds)
     if attending:
-        axes[3].legend(fontsize=7)
+        axes[3].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     shown.savefig(picture, dpi=130)
 
 
