@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.nn.rolling import Rolling
+from regard.systems.captioning import beside
 from regard.systems.preset import Preset, System, unpublished
 from regard.waists import Batch, States
 
@@ -38,7 +39,7 @@ class Speaker(nn.Module):
 
     def look(self, batch: Batch) -> Tensor:
         x = batch.x.to(self.see.weight.dtype)
-        return self.see(F.adaptive_avg_pool2d(x, 2).flatten(1)).tanh()
+        return beside(self.see(F.adaptive_avg_pool2d(x, 2).flatten(1)).tanh(), batch)
 
     def move(self, token: Tensor, seen: Tensor, h: Tensor) -> Tensor:
         return self.cell(torch.cat([self.tokens(token), seen], -1), h)

@@ -20,7 +20,7 @@ from regard.nn.eyes import Eyes
 from regard.nn.gates import gated
 from regard.nn.linear import Linear
 from regard.nn.rolling import Rolling
-from regard.systems.captioning import FURTHER, Captioner, Looking, prompt_of, recipe, target_of
+from regard.systems.captioning import FURTHER, Captioner, Looking, beside, prompt_of, recipe, target_of
 from regard.systems.preset import Preset, System, unpublished
 from regard.waists import IGNORE, Batch, States
 
@@ -104,7 +104,8 @@ class Attend(Looking, nn.Module):
         ready = self.align.ready(places)
         if self.deeper is not None:
             ready = replace(ready, keys=torch.tanh(self.deeper(ready.keys)))
-        return ready, h, c
+        ready = Context(beside(ready.keys, batch), beside(ready.values, batch))
+        return ready, beside(h, batch), beside(c, batch)
 
     def embed(self, ids: Int[Tensor, "*rows"], at: Int[Tensor, "..."]) -> Float[Tensor, "*rows m"]:
         """Nothing was said before the first word: zeros, whatever token stands there."""

@@ -16,7 +16,7 @@ from regard.nn.eyes import Eyes
 from regard.nn.gates import gated
 from regard.nn.linear import Linear, linear
 from regard.nn.rolling import Rolling
-from regard.systems.captioning import FURTHER, Captioner, Looking, prompt_of, recipe, target_of
+from regard.systems.captioning import FURTHER, Captioner, Looking, beside, prompt_of, recipe, target_of
 from regard.systems.preset import Preset, System, unpublished
 from regard.waists import Batch, States
 
@@ -65,7 +65,7 @@ class Fixed(Looking, nn.Module):
 
     def see(self, batch: Batch) -> Float[Tensor, "B m"]:
         """The picture as a word."""
-        return self.project(self.eyes.summary(batch.x))
+        return beside(self.project(self.eyes.summary(batch.x)), batch)
 
     def forward(self, batch: Batch) -> States:
         """Teacher forcing: nothing is asked of what stands behind the picture itself."""

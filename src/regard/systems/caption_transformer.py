@@ -24,7 +24,7 @@ from regard.nn.patches import Grid
 from regard.nn.position import Sinusoid, added
 from regard.nn.rules import Causal, Real, Whole, join
 from regard.nn.state import DecoderState
-from regard.systems.captioning import FURTHER, Captioner, Looking, prompt_of, recipe, target_of
+from regard.systems.captioning import FURTHER, Captioner, Looking, beside, prompt_of, recipe, target_of
 from regard.systems.preset import Preset, System, unpublished
 from regard.waists import Batch, States
 
@@ -112,7 +112,7 @@ class CaptionTransformer(Looking, CrossDecoder):
         x = self.project(self.eyes.places(batch.x))
         if self.places is not None:
             x = x + self.places(self.grid(batch)).to(x.dtype).to(x.device)
-        return self.encoder(self.dropout(x), rule=Whole())[0]
+        return beside(self.encoder(self.dropout(x), rule=Whole())[0], batch)
 
     def forward(self, batch: Batch) -> States:
         context, target = self.encode(batch), target_of(batch)

@@ -24,7 +24,7 @@ from regard.nn.position import Learned
 from regard.nn.rules import Causal, Real, join
 from regard.nn.state import DecoderState
 from regard.systems import gpt2, seeing
-from regard.systems.captioning import FURTHER, SEEING, Captioner, Looking, prompt_of, recipe, target_of
+from regard.systems.captioning import FURTHER, SEEING, Captioner, Looking, beside, prompt_of, recipe, target_of
 from regard.systems.preset import Preset, System
 from regard.waists import Batch, States
 from regard.weights import Entry, Names, Published, Tensors, entry, matches, tied, turned
@@ -84,7 +84,7 @@ class CaptionViT(Looking, CrossDecoder):
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
         """The class token and all patches."""
-        return self.bridge(self.eyes.look(batch.x))
+        return beside(self.bridge(self.eyes.look(batch.x)), batch)
 
     def forward(self, batch: Batch) -> States:
         context, target = self.encode(batch), target_of(batch)

@@ -168,6 +168,11 @@ class Looking:
         return self.eyes.grid(batch.x)
 
 
+def beside(seen: Tensor, batch: Batch) -> Tensor:
+    """What was seen of each picture, beside every caption of it: a picture is looked at once, however many it has."""
+    return seen if batch.owners is None else seen.index_select(0, batch.owners)
+
+
 def prompt_of(batch: Batch) -> Tensor:
     """What is gone on from: captions of one length so far."""
     if batch.target is None:

@@ -210,13 +210,13 @@ class Caption(Pictured):
     def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         pairs, learnt = pairs_of(encoded), rows.ndim == 2
         numbers = rows[:, 0] if learnt else rows
-        owners = pairs.owner[numbers]
+        owners, shared = pairs.owner[numbers], None
         if learnt:
             x, changes = self.pictures(encoded, np.stack([owners, rows[:, 1]], axis=1))
-        else:  # captions of one picture follow each other
+        else:  # captions of one picture follow each other, and it is looked at once
             different, back = np.unique(owners, return_inverse=True)
             x, changes = self.pictures(encoded, different)
-            x = x[torch.from_numpy(back)]
+            shared = torch.from_numpy(back)
         side = encoded.sides["captions"]
         said = [
             np.asarray(side[owner][first:last], dtype=np.int64)
@@ -224,7 +224,7 @@ class Caption(Pictured):
         ]
         # the target needs no mask: padding stands at its end, where nothing that is asked sees it
         target, labels = pad([row[:-1] for row in said], config.pad)[0], pad([row[1:] for row in said], IGNORE)[0]
-        return Batch(x, target=target, labels=labels, changes=changes, changed_by=encoded.how.augment)
+        return Batch(x, target=target, owners=shared, labels=labels, changes=changes, changed_by=encoded.how.augment)
 
     def logits(self, model: Asked, batch: Batch) -> Tensor:
         return model.body.read(model.body(self.looked_at(model, batch)).sequence)
