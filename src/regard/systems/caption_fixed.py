@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.nn.eyes import Eyes
 from regard.nn.gates import gated
 from regard.nn.linear import Linear, linear
-from regard.nn.rolling import Rolling
+from regard.nn.rolling import Held, Rolling
 from regard.systems.captioning import FURTHER, Captioner, Looking, beside, prompt_of, recipe, target_of
 from regard.systems.preset import Preset, System, unpublished
 from regard.waists import Batch, States
@@ -77,6 +77,9 @@ class Fixed(Looking, nn.Module):
 
     def read(self, x: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows V"]:
         return self.words(x)
+
+    def held(self, batch: Batch) -> Held:
+        return Held(2 * self.lstm.num_layers * self.lstm.hidden_size, self.words.weight.shape[0])
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the picture, and all but the last token of the prompt. The state has one size, whatever `room` is."""

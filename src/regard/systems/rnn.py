@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.errors import SettingError
 from regard.nn.recurrent import CellName, Closed, Kept, Order, Reader, Recurrent
-from regard.nn.rolling import Rolling
+from regard.nn.rolling import Held, Rolling
 from regard.nn.rules import marks
 from regard.nn.tables import Sharing, Tables, check_tables
 from regard.systems.preset import Preset, System, check_sizes, unpublished
@@ -106,6 +106,7 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.tables, self.encoder, self.decoder = tables, encoder, decoder
         self.reversed, self.feeds = config.reversed, config.feeds
+        self.fed = config.width if config.feeds else 0
         self.dropout = nn.Dropout(config.dropout)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -SPREAD, SPREAD)
@@ -136,6 +137,9 @@ class EncoderDecoder(nn.Module):
 
     def read(self, x: Float[Tensor, "*rows W"]) -> Float[Tensor, "*rows V"]:
         return self.tables.read(x)
+
+    def held(self, batch: Batch) -> Held:
+        return Held(self.decoder.numbers + self.fed, self.tables.vocabulary)
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the source, and all but the last token of the prompt `batch.target`."""
