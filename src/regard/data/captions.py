@@ -43,9 +43,13 @@ FILES = ("captions", "metadata")
 """What the file is called that speaks of the pictures of a folder."""
 SUFFIXES = (*OBJECTS, ".csv", *TABS, *PARQUET)
 
+BOTH = ("image", "captions")
+"""What is wanted of a row; of one that is only asked, the picture."""
+
 _PART = re.compile(r"(.+)#([\w+-]+)")
 _NUMBERED = re.compile(r"(.*\.\w+)#\d+")
 
+Names = tuple[str, ...]
 Row = dict[str, Any]
 Rows = Iterator[tuple[int, Row]]
 Stream = Iterator["Captioned | Empty"]
@@ -79,10 +83,19 @@ def iterate_captioned(data: Sequence[str], columns: Mapping[str, str] | None = N
 
 def captioned_of(entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse) -> Stream:
     """Pictures with their captions of one file, in the order in which they are first named."""
-    Wanted(("image", "captions"), columns, ("split",))  # a wrong choice is refused before anything is read
+    return _read(entry, columns, complain, BOTH)
+
+
+def asked_of(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Stream:
+    """Every picture that a file names, once, whatever is said of it: a column of captions need not be there."""
+    return _read(entry, columns, complain, ("image",))
+
+
+def _read(entry: str, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Stream:
+    Wanted(BOTH, columns, ("split",))  # a wrong choice is refused before anything is read
     path, parts = file_of(entry)
-    rows = _rows(path, columns, complain)
-    return settled(str(path), _gathered(path, rows, parts, complain))
+    rows = _rows(path, columns, complain, wanted)
+    return settled(str(path), _gathered(path, rows, parts, complain, wanted))
 
 
 def part_of(entry: str) -> tuple[str, tuple[str, ...]]:
@@ -110,24 +123,25 @@ def file_of(entry: str) -> tuple[Path, tuple[str, ...]]:
 # -- files -> rows
 
 
-def _rows(path: Path, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def _rows(path: Path, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Rows:
     kind = format_of(path)
     whole = document(path, ("images", "annotations")) if kind == ".json" else None
     if isinstance(whole, dict):
-        return _coco(path, whole, complain)
+        return _coco(path, whole, complain, wanted)
     if isinstance(whole, list):
-        return _named(path, enumerate(whole, start=1), columns, complain)
+        return _named(path, enumerate(whole, start=1), columns, complain, wanted)
     if kind in (*OBJECTS, *PARQUET):
-        return _named(path, records(path, complain), columns, complain)
-    return _table(path, columns, complain)
+        return _named(path, records(path, complain), columns, complain, wanted)
+    return _table(path, columns, complain, wanted)
 
 
-def _coco(path: Path, whole: Mapping[str, Any], complain: Complain) -> Rows:
-    """Captions in the order of the annotations, counted from 1, and then pictures that have none."""
+def _coco(path: Path, whole: Mapping[str, Any], complain: Complain, wanted: Names) -> Rows:
+    """Captions in the order of the annotations, counted from 1, and then pictures that have none; these alone are asked."""
     form = '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "…"}]}'
     images, said = whole.get("images"), whole.get("annotations", [])
     if not isinstance(images, list) or not isinstance(said, list):
         raise DataError("has no list of images.", path, advice=f"COCO's form is {form}.")
+    said = said if wanted == BOTH else []
     known: dict[Any, Row] = {}
     told: set[Any] = set()
     for number, image in enumerate(images, start=1):
@@ -150,58 +164,67 @@ def _coco(path: Path, whole: Mapping[str, Any], complain: Complain) -> Rows:
             yield number, {**row, "whole": True}
 
 
-def _named(path: Path, found: Iterator[tuple[int, Any]], columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def _named(
+    path: Path, found: Iterator[tuple[int, Any]], columns: Mapping[str, str] | None, complain: Complain, wanted: Names
+) -> Rows:
+    before: set[str] = set()
     for line, record in found:
         if not isinstance(record, dict):
             problem = f"is a JSON {type(record).__name__}, and an object is wanted."
             complain("format", DataError(problem, path, line))
             continue
         row = picked(path, line, record, USUAL, columns or {}) if record else {}
-        missing = [name for name in ("image", "captions") if name not in row]
+        missing = [name for name in wanted if name not in row]
         if record and missing:
             advice = f"Say which it is: --columns {missing[0]}=NAME."
+            if missing[0] in before:
+                advice = "Rows before it have one: write it, or remove the row."
             problem = f"has no key '{missing[0]}'; it has: {listed(record)}."
             complain("format", DataError(problem, path, line, advice))
             continue
+        before.update(row)
         yield line, row
 
 
-def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Rows:
     if format_of(path) not in SUFFIXES:
-        return iterate_rows(str(path), ("image", "captions"), columns, complain)  # it says which are known
+        return iterate_rows(str(path), wanted, columns, complain)  # it says which are known
     names, chosen = heading(str(path)), dict(columns or {})
     small = {name.lower(): name for name in reversed(names)}
     if not any(name not in names and name.isdigit() for name in chosen.values()):
-        for wanted, usual in USUAL.items():
+        for meant, usual in USUAL.items():
             found = next((small[name] for name in usual if name in small), None)
-            if wanted not in chosen and found is not None and found not in chosen.values():
-                chosen[wanted] = found
-        missing = [name for name in ("image", "captions") if name not in chosen]
+            if meant not in chosen and found is not None and found not in chosen.values():
+                chosen[meant] = found
+        if not chosen and len(names) == len(BOTH):
+            wanted = BOTH  # it has no header
+        missing = [name for name in wanted if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
             commas = (
                 " Name it .csv if commas separate its columns." if len(names) == 1 and "," in next(iter(names)) else ""
             )
             advice = f"Say which it is: --columns {missing[0]}=NAME, of: {listed(names)}.{commas}"
             raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
-    return iterate_rows(str(path), ("image", "captions"), chosen or None, complain, optional=("split",))
+    chosen = {name: column for name, column in chosen.items() if name in (*wanted, "split")}
+    return iterate_rows(str(path), wanted, chosen or None, complain, optional=("split",))
 
 
 # -- rows -> samples
 
 
 def _gathered(
-    path: Path, rows: Rows, parts: Sequence[str], complain: Complain
+    path: Path, rows: Rows, parts: Sequence[str], complain: Complain, wanted: Names
 ) -> Iterator[tuple[int, Captioned | Empty | None]]:
     """Pictures that lie in the table are given on as they come; of others all rows are read first, for several may speak of
     one."""
-    folders, splits = _folders(path), dict[str, int]()
+    folders, splits, asked = _folders(path), dict[str, int](), wanted != BOTH
     order: list[tuple[int, Empty | _Told | None]] = []
     known: dict[str, _Told] = {}
     inside: _Told | None = None
     for line, row in rows:
         where = None if row.get("whole") else line
         try:
-            image, captions, blank = _values(path, where, line, row)
+            image, captions, blank = _values(path, where, line, {**row, "captions": "?"} if asked else row)
         except DataError as error:
             complain("format", error)
             continue
@@ -226,6 +249,8 @@ def _gathered(
             known[image] = _Told(image, line, where, captions)
             order.append((line, known[image]))
     _check_parts(path, parts, splits)
+    if not parts and not asked:
+        _refuse_parts(path, splits)
     if inside is not None:
         yield inside.line, _sample(path, inside, folders)
     for line, item in order:
@@ -253,7 +278,7 @@ def _values(path: Path, where: int | None, line: int, row: Row) -> tuple[str | I
     shown = image if isinstance(image, str) else image.name or f"row {line}"
     if not image:
         return "", kept, Empty(str(path), line, f"no image beside: {kept[0][:60]}") if kept else None
-    if len(kept) == len(captions):
+    if kept and len(kept) == len(captions):
         return image, kept, None
     return image, kept, Empty(str(path), line, f"no caption beside: {shown[:60]}")
 
@@ -277,7 +302,12 @@ def _check_parts(path: Path, parts: Sequence[str], splits: Mapping[str, int]) ->
         if part not in there:
             has = f"It has: {listed(there)}." if there else "No row says what part it belongs to, in a column 'split'."
             raise DataError(f"has no part '{part}'.", path, advice=has)
-    if not parts and len(there) > 1 and all(name.lower() in (*SPLITS, "restval") for name in there):
+
+
+def _refuse_parts(path: Path, splits: Mapping[str, int]) -> None:
+    """What is learnt from is one of them."""
+    there = {name: many for name, many in splits.items() if name}
+    if len(there) > 1 and all(name.lower() in (*SPLITS, "restval") for name in there):
         told = ", ".join(f"{name} {many:,}" for name, many in there.items())
         first = next((name for name in there if name.startswith("train")), next(iter(there)))
         other = next(name for name in there if name != first)

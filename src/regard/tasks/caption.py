@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.captions import Captioned, iterate_captioned, part_of
+from regard.data.captions import SUFFIXES, Captioned, asked_of, iterate_captioned, part_of
+from regard.data.files import Complain
 from regard.data.plan import Alike, Epochs, Even, Shape
 from regard.data.rows import Empty
 from regard.data.settings import Data
@@ -84,6 +85,7 @@ class Caption(Pictured):
     limited = True
     worded = True
     rows = "captions"
+    tables = SUFFIXES
     reader_files = ("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
     heeds = (
         *Pictured.heeds, *CHANGED, "data.vocabulary", "data.tokenizer", "data.longest", "train.smoothing", *SEARCH, *SPOKEN,
@@ -96,6 +98,10 @@ class Caption(Pictured):
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Captioned | Empty]:
         return iterate_captioned(data, columns)
+
+    def listed(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[Captioned | Empty]:
+        """Each picture once, however many captions a table has of it."""
+        return asked_of(entry, columns, complain)
 
     def texts(self, samples: Iterable[Any]) -> Iterator[str]:
         for sample in samples:
