@@ -18,7 +18,13 @@ from regard.waists import Batch
 from tiny import TINY, tiny
 
 SPOKEN = [(name, label) for name in ("rnn", "rnnsearch", "convs2s") for label in ("", *TINY[name].variants)]
-ROLLING = [*SPOKEN, ("caption-fixed", ""), ("caption-attend", ""), ("caption-attend", "vit"), ("caption-attend", "swin")]
+ROLLING = [
+    *SPOKEN,
+    ("caption-fixed", ""),
+    ("caption-attend", ""),
+    ("caption-attend", "vit"),
+    ("caption-attend", "swin"),
+]
 
 
 def asked(name: str, label: str) -> tuple[Any, Batch]:

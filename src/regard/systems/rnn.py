@@ -22,8 +22,8 @@ from regard.nn.tables import Sharing, Tables, check_tables
 from regard.systems.preset import Preset, System, check_sizes, unpublished
 from regard.waists import Batch, States
 
-SPREAD = 0.08
-"""All weights begin uniformly between this and minus this."""
+WORDS = 0.3
+"""Spread of the words at first, where matrices are spread by what they read."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Config:
     """tokens of the source where it has more of them (the paper: 160,000); 0: as many as the target"""
     tables: Sharing = "three"
     """embeddings of source and target and the output matrix: three, two (source and target share theirs), or one for all"""
+    spread: float = 0.08
+    """all weights begin uniformly between this and minus this, as in the paper; 0: matrices by how much they read and words
+    wider, with which small ones learn many times sooner"""
     pad: int = 0
     """id of the padding token"""
     start: int = 1
@@ -62,6 +65,8 @@ class Config:
     def __post_init__(self) -> None:
         check_sizes(self, ("width", "embedding", "depth", "vocabulary"), ("dropout",))
         check_tables(self, "width")
+        if self.spread < 0:
+            raise SettingError(f"model.spread must be at least 0, not {self.spread}.")
         if self.both_ways and self.width % 2:
             raise SettingError(f"model.both_ways halves model.width, and {self.width} is odd: take an even number.")
 
@@ -80,11 +85,11 @@ PAPER: dict[str, dict[str, Any]] = {
 FULL = Config()
 PRESETS = {
     "rnn-tiny": Preset(
-        replace(FULL, width=192, embedding=192, depth=1, dropout=0.2, vocabulary=10_000, tables="one"),
+        replace(FULL, width=192, embedding=192, depth=1, dropout=0.2, vocabulary=10_000, tables="one", spread=0.0),
         2_509_824,
         {
             "train": {
-                **PAPER["train"], "steps": 6000, "rate": 2e-3, "warmup": 300, "smoothing": 0.1, "clip": 1.0,
+                **PAPER["train"], "steps": 6000, "rate": 5e-3, "warmup": 300, "smoothing": 0.1, "clip": 1.0,
                 "average": 0.999,
             },
             "data": {"vocabulary": 10_000},
@@ -108,8 +113,6 @@ class EncoderDecoder(nn.Module):
         self.reversed, self.feeds = config.reversed, config.feeds
         self.fed = config.width if config.feeds else 0
         self.dropout = nn.Dropout(config.dropout)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -SPREAD, SPREAD)
 
     def encode(self, batch: Batch) -> Kept:
         """What the decoder begins with: the last states of all layers, and what it is fed."""
@@ -163,12 +166,25 @@ class EncoderDecoder(nn.Module):
 def build(config: Config) -> EncoderDecoder:
     """The whole machine."""
     fed = config.width if config.feeds else 0
-    return EncoderDecoder(
+    body = EncoderDecoder(
         Tables(config.vocabulary, config.embedding, config.width, config.tables, config.source_vocabulary),
         Reader(config.cell, config.embedding, config.width, config.depth, config.dropout, config.both_ways),
         Recurrent(config.cell, config.embedding + fed, config.width, config.depth, config.dropout),
         config,
     )
+    return begun(body, config.spread)
+
+
+def begun(body: EncoderDecoder, spread: float) -> EncoderDecoder:
+    """Evenly within `spread`; without one N(0, 1 / what a row reads), and words N(0, 0.3²)."""
+    for name, parameter in body.named_parameters():
+        if spread:
+            nn.init.uniform_(parameter, -spread, spread)
+        elif name.startswith("tables.") and not name.startswith("tables.output"):
+            nn.init.normal_(parameter, std=WORDS)
+        else:
+            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+    return body
 
 
 SYSTEM = System(
