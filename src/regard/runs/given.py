@@ -123,7 +123,10 @@ def _listed(task: Any, entry: str, columns: Mapping[str, str] | None) -> Iterato
 def _is_file(task: Task, text: str) -> bool:
     if len(text) >= 4096:
         return False
-    return os.path.isfile(text) or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.tables
+    there = os.path.isfile(text) and (
+        task.reads == "text" or format_of(text) in task.tables
+    )  # a picture has no columns
+    return there or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.tables
 
 
 def _asked(task: Task, text: str, place: str = "") -> Given:
