@@ -17,6 +17,7 @@ from regard.data.settings import Data
 from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
 from regard.nn.rolling import Rolling
+from regard.systems.captioning import beside
 from regard.systems.preset import Preset, System, unpublished
 from regard.tasks import find_task
 from regard.waists import Batch, States
@@ -46,7 +47,7 @@ class Speaker(nn.Module):
 
     def look(self, batch: Batch) -> Tensor:
         x = batch.x.to(self.see.weight.dtype)
-        return self.see(F.adaptive_avg_pool2d(x, 2).flatten(1)).tanh()
+        return beside(self.see(F.adaptive_avg_pool2d(x, 2).flatten(1)).tanh(), batch)
 
     def move(self, token: Tensor, seen: Tensor, h: Tensor) -> Tensor:
         return self.cell(torch.cat([self.tokens(token), seen], -1), h)

@@ -58,7 +58,8 @@ def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
     told: list[tuple[float, str]] = []
     for batch in TASK.batches(found, made.config, 8):
         assert batch.x.dtype == torch.uint8 and batch.changes is None and batch.target is not None
-        for x, target, labels in zip(batch.x, batch.target, batch.labels, strict=True):  # type: ignore[arg-type]
+        assert batch.owners is not None and len(batch.x) == len(batch.owners.unique()), "each picture once"
+        for x, target, labels in zip(batch.x[batch.owners], batch.target, batch.labels, strict=True):  # type: ignore[arg-type]
             n = int((labels != IGNORE).sum())
             assert target[0] == made.config.start and labels[n - 1] == made.config.end
             assert target[1:n].tolist() == labels[: n - 1].tolist() and (target[n:] == made.config.pad).all()

@@ -63,6 +63,19 @@ def test_neighbours_and_padding_change_nothing(name: str, eyes: str) -> None:
 
 
 @kinds
+def test_a_picture_with_several_captions_is_looked_at_once(name: str, eyes: str) -> None:
+    body, batch, owners = made(name, eyes), batch_of((6, 3, 5, 4)), torch.tensor([0, 0, 0, 1])
+    looked: list[int] = []
+    body.eyes.body.register_forward_pre_hook(lambda _, given: looked.append(len(given[0].x)))
+    repeated = logits_of(body, replace(batch, x=batch.x[owners]))
+    once = replace(batch, x=batch.x[:2], owners=owners)
+    near(logits_of(body, once), repeated, 1e-11)
+    assert looked == [4, 2]
+    with pytest.raises(ValueError, match="share a picture"):
+        once.rows(torch.tensor([0]))
+
+
+@kinds
 def test_another_picture_says_something_else(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of()
     other = replace(batch, x=pictures(3, seed=9))

@@ -244,6 +244,15 @@ def test_weights_begin_evenly_between_two_numbers() -> None:
         [p.detach().flatten() for p in rnn.build(rnn.Config(**SIZES, source_vocabulary=2000)).parameters()]
     )
     assert float(drawn.abs().max()) <= 0.08 and float(drawn.std()) == pytest.approx(0.16 / 12**0.5, rel=0.02)
+    assert rnn.PRESETS["rnn-sutskever"].config.spread == 0.08
+
+
+def test_without_a_spread_matrices_begin_by_what_they_read_and_words_wider() -> None:
+    torch.manual_seed(3)
+    body = rnn.build(rnn.Config(width=60, embedding=90, depth=2, vocabulary=500, spread=0.0))
+    for name, parameter in body.named_parameters():
+        right = 0.3 if name in ("tables.target.weight", "tables.source.weight") else parameter.shape[1] ** -0.5
+        assert float(parameter.detach().std()) == pytest.approx(right, rel=0.03), name
 
 
 @pytest.mark.parametrize(
@@ -254,6 +263,7 @@ def test_weights_begin_evenly_between_two_numbers() -> None:
         ({"tables": "two", "source_vocabulary": 9}, "model.tables=three"),
         ({"source_vocabulary": 6}, "one tokenizer"),
         ({"depth": 0}, "at least 1"),
+        ({"spread": -0.1}, "at least 0"),
         ({"dropout": 1.0}, r"in \[0, 1\)"),
         ({"end": 7}, "no token"),
     ],

@@ -62,6 +62,8 @@ class Batch:
     """(B, n) how each picture is cut out, mirrored and coloured before it is looked at; None: not at all"""
     changed_by: Any = None
     """what these changes can be"""
+    owners: Tensor | None = None
+    """(B,) which picture of x each row of the target speaks of, where several speak of one; None: row n of picture n"""
     documents: Tensor | None = None
     """(B, L) the number of the document that each position of x belongs to, where a row holds several"""
     offsets: Offsets | None = None
@@ -89,6 +91,8 @@ class Batch:
             raise ValueError("a packed batch has one row")
         if self.asked is not None:
             raise ValueError("what is asked of a batch is counted through all its rows")
+        if self.owners is not None:
+            raise ValueError("rows that share a picture are taken together")
         taken = self.map(lambda tensor: tensor[chosen])
         # positions that are the same for all rows have no axis of rows
         return taken if self.where is None or self.where.ndim > 1 else replace(taken, where=self.where)

@@ -38,15 +38,18 @@ USUAL: dict[str, tuple[str, ...]] = {
     "split": ("split",),
 }
 """What columns are usually called, the surest first."""
-NEEDED = ("image", "captions")
 ADVICE = 'Each row needs a picture and a caption: {"image": "a.jpg", "captions": ["…"]} a line, or a table of image, caption.'
 FILES = ("captions", "metadata")
 """What the file is called that speaks of the pictures of a folder."""
 SUFFIXES = (*OBJECTS, ".csv", *TABS, *PARQUET)
 
+BOTH = ("image", "captions")
+"""What is wanted of a row; of one that is only asked, the picture."""
+
 _PART = re.compile(r"(.+)#([\w+-]+)")
 _NUMBERED = re.compile(r"(.*\.\w+)#\d+")
 
+Names = tuple[str, ...]
 Row = dict[str, Any]
 Rows = Iterator[tuple[int, Row]]
 Stream = Iterator["Captioned | Empty"]
@@ -80,10 +83,19 @@ def iterate_captioned(data: Sequence[str], columns: Mapping[str, str] | None = N
 
 def captioned_of(entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse) -> Stream:
     """Pictures with their captions of one file, in the order in which they are first named."""
-    Wanted(NEEDED, columns, ("split",))  # a wrong choice is refused before anything is read
+    return _read(entry, columns, complain, BOTH)
+
+
+def asked_of(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Stream:
+    """Every picture that a file names, once, whatever is said of it: a column of captions need not be there."""
+    return _read(entry, columns, complain, ("image",))
+
+
+def _read(entry: str, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Stream:
+    Wanted(BOTH, columns, ("split",))  # a wrong choice is refused before anything is read
     path, parts = file_of(entry)
-    rows = _rows(path, columns, complain)
-    return settled(str(path), _gathered(path, rows, parts, complain))
+    rows = _rows(path, columns, complain, wanted)
+    return settled(str(path), _gathered(path, rows, parts, complain, wanted))
 
 
 def part_of(entry: str) -> tuple[str, tuple[str, ...]]:
@@ -111,24 +123,25 @@ def file_of(entry: str) -> tuple[Path, tuple[str, ...]]:
 # -- files -> rows
 
 
-def _rows(path: Path, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def _rows(path: Path, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Rows:
     kind = format_of(path)
     whole = document(path, ("images", "annotations")) if kind == ".json" else None
     if isinstance(whole, dict):
-        return _coco(path, whole, complain)
+        return _coco(path, whole, complain, wanted)
     if isinstance(whole, list):
-        return wanted_of(path, enumerate(whole, start=1), USUAL, NEEDED, columns, complain)
+        return wanted_of(path, enumerate(whole, start=1), USUAL, wanted, columns, complain)
     if kind in (*OBJECTS, *PARQUET):
-        return wanted_of(path, records(path, complain), USUAL, NEEDED, columns, complain)
-    return _table(path, columns, complain)
+        return wanted_of(path, records(path, complain), USUAL, wanted, columns, complain)
+    return _table(path, columns, complain, wanted)
 
 
-def _coco(path: Path, whole: Mapping[str, Any], complain: Complain) -> Rows:
-    """Captions in the order of the annotations, counted from 1, and then pictures that have none."""
+def _coco(path: Path, whole: Mapping[str, Any], complain: Complain, wanted: Names) -> Rows:
+    """Captions in the order of the annotations, counted from 1, and then pictures that have none; these alone are asked."""
     form = '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "…"}]}'
     images, said = whole.get("images"), whole.get("annotations", [])
     if not isinstance(images, list) or not isinstance(said, list):
         raise DataError("has no list of images.", path, advice=f"COCO's form is {form}.")
+    said = said if wanted == BOTH else []
     known: dict[Any, Row] = {}
     told: set[Any] = set()
     for number, image in enumerate(images, start=1):
@@ -156,42 +169,45 @@ def _coco(path: Path, whole: Mapping[str, Any], complain: Complain) -> Rows:
             yield number, {**row, "whole": True}
 
 
-def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Rows:
     if format_of(path) not in SUFFIXES:
-        return iterate_rows(str(path), NEEDED, columns, complain)  # it says which are known
+        return iterate_rows(str(path), wanted, columns, complain)  # it says which are known
     names, chosen = heading(str(path)), dict(columns or {})
     small = {name.lower(): name for name in reversed(names)}
     if not any(name not in names and name.isdigit() for name in chosen.values()):
-        for wanted, usual in USUAL.items():
+        for meant, usual in USUAL.items():
             found = next((small[name] for name in usual if name in small), None)
-            if wanted not in chosen and found is not None and found not in chosen.values():
-                chosen[wanted] = found
-        missing = [name for name in NEEDED if name not in chosen]
+            if meant not in chosen and found is not None and found not in chosen.values():
+                chosen[meant] = found
+        if not chosen and len(names) == len(BOTH):
+            wanted = BOTH  # it has no header
+        missing = [name for name in wanted if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
             commas = (
                 " Name it .csv if commas separate its columns." if len(names) == 1 and "," in next(iter(names)) else ""
             )
             advice = f"Say which it is: --columns {missing[0]}=NAME, of: {listed(names)}.{commas}"
             raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
-    return iterate_rows(str(path), NEEDED, chosen or None, complain, optional=("split",))
+    chosen = {name: column for name, column in chosen.items() if name in (*wanted, "split")}
+    return iterate_rows(str(path), wanted, chosen or None, complain, optional=("split",))
 
 
 # -- rows -> samples
 
 
 def _gathered(
-    path: Path, rows: Rows, parts: Sequence[str], complain: Complain
+    path: Path, rows: Rows, parts: Sequence[str], complain: Complain, wanted: Names
 ) -> Iterator[tuple[int, Captioned | Empty | None]]:
     """Pictures that lie in the table are given on as they come; of others all rows are read first, for several may speak of
     one."""
-    folders, splits = _folders(path), dict[str, int]()
+    folders, splits, asked = _folders(path), dict[str, int](), wanted != BOTH
     order: list[tuple[int, Empty | _Told | None]] = []
     known: dict[str, _Told] = {}
     inside: _Told | None = None
     for line, row in rows:
         where = None if row.get("whole") else line
         try:
-            image, captions, blank = _values(path, where, line, row)
+            image, captions, blank = _values(path, where, line, {**row, "captions": "?"} if asked else row)
         except DataError as error:
             complain("format", error)
             continue
@@ -216,6 +232,8 @@ def _gathered(
             known[image] = _Told(image, line, where, captions)
             order.append((line, known[image]))
     _check_parts(path, parts, splits)
+    if not parts and not asked:
+        _refuse_parts(path, splits)
     if inside is not None:
         yield inside.line, _sample(path, inside, folders)
     for line, item in order:
@@ -267,7 +285,12 @@ def _check_parts(path: Path, parts: Sequence[str], splits: Mapping[str, int]) ->
         if part not in there:
             has = f"It has: {listed(there)}." if there else "No row says what part it belongs to, in a column 'split'."
             raise DataError(f"has no part '{part}'.", path, advice=has)
-    if not parts and len(there) > 1 and all(name.lower() in (*SPLITS, "restval") for name in there):
+
+
+def _refuse_parts(path: Path, splits: Mapping[str, int]) -> None:
+    """What is learnt from is one of them."""
+    there = {name: many for name, many in splits.items() if name}
+    if len(there) > 1 and all(name.lower() in (*SPLITS, "restval") for name in there):
         told = ", ".join(f"{name} {many:,}" for name, many in there.items())
         first = next((name for name in there if name.startswith("train")), next(iter(there)))
         other = next(name for name in there if name != first)

@@ -65,6 +65,7 @@ def wanted_of(
 ) -> Records:  # fmt: skip
     """What of each record is wanted, as `picked` says it. One that lacks what is `needed` is left out where `complain` does not
     raise; an empty one is handed on."""
+    before: set[str] = set()
     for line, record in found:
         if not isinstance(record, dict):
             problem = f"is a JSON {type(record).__name__}, and an object is wanted."
@@ -74,9 +75,12 @@ def wanted_of(
         missing = [name for name in needed if name not in row]
         if record and missing:
             advice = f"Say which it is: --columns {missing[0]}=NAME."
+            if missing[0] in before:
+                advice = "Rows before it have one: write it, or remove the row."
             problem = f"has no key '{missing[0]}'; it has: {listed(record)}."
             complain("format", DataError(problem, path, line, advice))
             continue
+        before.update(row)
         yield line, row
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from regard.nn.block import Stack, Tokens
+from regard.nn.rolling import Held
+from regard.waists import Batch
 
 BYTES = 2 * 2**30
 """that a search holds at once beside the weights"""
@@ -35,6 +38,28 @@ class Sizes:
             return None
         table = tokens.table.weight
         return cls(len(decoder.blocks), table.shape[1], table.shape[0], table.element_size())
+
+
+def rows_for(body: Any, batch: Batch, said: int, beams: int) -> int | None:
+    """Rows of such a batch that say so many tokens, each in so many beams; None: nothing is known of what the body keeps."""
+    sizes, budget = Sizes.of(body), bytes_of(batch.x.device)
+    if sizes is not None:
+        return rows_at_once(sizes, batch.prompt.shape[1] + _places(body, batch), said, beams, budget)
+    if hasattr(body, "held"):
+        return rolling_at_once(body.held(batch), next(body.parameters()).element_size(), beams, budget)
+    return None
+
+
+def _places(body: Any, batch: Batch) -> int:
+    """That a decoder regards: words of a source, or places of a picture."""
+    if batch.target is None:
+        return 0
+    return batch.x.shape[1] if batch.x.ndim == 2 else math.prod(body.grid(batch)) if hasattr(body, "grid") else 0
+
+
+def rolling_at_once(held: Held, element: int, beams: int = 1, budget: int = BYTES) -> int:
+    """The same of bodies whose past has one size, of which every beam has a copy, and one more where beams change places."""
+    return max(1, budget // (beams * (2 * held.numbers * element + held.vocabulary * SCORED)))
 
 
 def rows_at_once(sizes: Sizes, read: int, said: int, beams: int = 1, budget: int = BYTES) -> int:

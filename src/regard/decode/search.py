@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.decode.heard import Heard
 from regard.decode.paths import Found, Generating, Until
 from regard.decode.recorded import recordable, recorded
-from regard.decode.room import Sizes, bytes_of, rows_at_once
+from regard.decode.room import rows_for
 from regard.decode.settings import Decode
 from regard.decode.single import Single
 from regard.decode.steps import begin, run
@@ -102,11 +102,8 @@ def _parts(
     reads its prompts anew."""
     count, copies = len(speakers.rows), settings.best if settings.drawn else 1
     batch, longest = speakers.batch, int(speakers.limits.max())
-    read, sizes = batch.prompt.shape[1], Sizes.of(body)
-    most = count * copies
-    if sizes is not None:
-        source = batch.x.shape[1] if batch.target is not None and batch.x.ndim == 2 else 0
-        most = min(most, rows_at_once(sizes, read + source, longest, settings.beam, bytes_of(batch.x.device)))
+    read, fits = batch.prompt.shape[1], rows_for(body, batch, longest, settings.beam)
+    most = count * copies if fits is None else min(count * copies, fits)
     if budget is not None and copies > 1:  # who asks has made a batch of the rows, not of their draws
         most = min(most, max(1, budget // (read + longest)))
     together = min(copies, most)

@@ -15,6 +15,7 @@ from regard.explain.painted import explain_painting
 from regard.explain.pictures import Pixel, explain_picture
 from regard.explain.translation import explain_translation
 from regard.explain.words import filled, spanned, tagged
+from regard.tasks import Task
 from regard.tasks.asked import Asked
 
 EXPLAINERS: dict[str, Callable[[Asked, str, str | None], Explanation]] = {
@@ -42,6 +43,11 @@ SEEN: dict[str, Callable[[Asked, Any, str | None, Pixel | None], Explanation]] =
     "caption": explain_caption,
 }
 """Of the tasks that read pictures."""
+
+
+def explains(task: Task) -> bool:
+    """Whether a model of this task can be asked what it looked at."""
+    return task.name in (SEEN if task.reads == "pictures" else {**EXPLAINERS, **DECISIONS})
 
 
 def explain(model: Asked, source: Any, target: str | None = None, at: Pixel | None = None) -> Explanation:

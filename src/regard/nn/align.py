@@ -22,6 +22,9 @@ ScoreName = Literal["additive", "dot", "general"]
 class Score(Protocol):
     """How alike a state and a place are."""
 
+    inner: int
+    """width of the keys"""
+
     def keys(self, context: Float[Tensor, "B K C"]) -> Float[Tensor, "B K n"]: ...
     def __call__(self, query: Float[Tensor, "B Q D"], keys: Float[Tensor, "B K n"]) -> Float[Tensor, "B Q K"]: ...
 
@@ -32,6 +35,7 @@ class Additive(nn.Module):
     def __init__(self, query: int, key: int, inner: int, bias: bool = False) -> None:
         """`bias`: of U, and of v as a number."""
         super().__init__()
+        self.inner = inner
         self.q, self.k, self.v = Linear(query, inner, False), Linear(key, inner, bias), Linear(inner, 1, bias)
 
     def keys(self, context: Float[Tensor, "B K C"]) -> Float[Tensor, "B K n"]:
@@ -48,6 +52,7 @@ class Product(nn.Module):
         super().__init__()
         if not general and query != key:
             raise ValueError(f"a dot product wants equal widths, not {query} and {key}")
+        self.inner = query
         self.k = Linear(key, query, False) if general else nn.Identity()
 
     def keys(self, context: Float[Tensor, "B K C"]) -> Float[Tensor, "B K n"]:

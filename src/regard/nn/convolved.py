@@ -138,6 +138,12 @@ class ConvStack(nn.Module):
                 tapped.append(x)
         return self.out(x), tuple(tapped)
 
+    @property
+    def numbers(self) -> int:
+        """That `pasts` are of a row."""
+        blocks: Any = self.blocks
+        return sum((block.kernel - 1) * block.width for block in blocks)
+
     def pasts(self, rows: int, like: Tensor) -> dict[str, Tensor]:
         """By the number of their block, what rows keep that have read nothing yet; none of blocks that see one place."""
         blocks: Any = self.blocks

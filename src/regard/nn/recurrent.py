@@ -58,6 +58,12 @@ class Recurrent(nn.Module):
         self.layers = _layers(cell, inputs, width, depth, width)
         self.dropout = nn.Dropout(dropout)
 
+    @property
+    def numbers(self) -> int:
+        """That are kept of a row."""
+        layers: Any = self.layers
+        return sum(layer.hidden_size * (2 if layer.mode == "LSTM" else 1) for layer in layers)
+
     def forward(self, x: Float[Tensor, "B L E"], kept: Kept) -> tuple[Float[Tensor, "B L W"], Kept]:
         """The states of the last layer, and what is kept of all after the last step."""
         after: list[Kept] = []

@@ -10,6 +10,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a body keeps of one row, and of each beam of it, while it is searched: a body says it before it reads anything."""
+
+    numbers: int
+    """in its `Rolling` state"""
+    vocabulary: int
+    """tokens that are chosen from"""
+
+
 @dataclass
 class Rolling:
     """Tensors by name, a row of each for each row of the batch; beams are rows that stand together.

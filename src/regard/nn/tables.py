@@ -36,6 +36,11 @@ class Tables(nn.Module):
     def of_target(self, ids: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows E"]:
         return self.target(ids)
 
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that can be said."""
+        return self.target.num_embeddings
+
     def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """States -> logits."""
         return linear(x, self.target.weight) if self.output is None else self.output(x)

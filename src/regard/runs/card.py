@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.disk import write_text
 from regard.draw.table import table
-from regard.explain import EXPLAINERS
+from regard.explain import explains
 from regard.runs.folder import RunFolder
 from regard.runs.progress import SEEN, glimpse, rough
 from regard.systems import find_system
@@ -84,7 +84,7 @@ def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Answer]) -> 
 
 def _use(name: str, task: Task) -> str:
     lines = [f"run {name} {task.usage}", f"evaluate {name}"]
-    lines[1:1] = [f"explain {name} {task.usage} --out map.html"] * (task.name in EXPLAINERS)
+    lines[1:1] = [f"explain {name} {task.usage} --out map.html"] * explains(task)
     return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.data.entries import expand
 from regard.data.files import Complain, lines
-from regard.data.pictures import Picture, plain_of
+from regard.data.pictures import Picture
 from regard.data.rows import format_of
 from regard.data.walking import PICTURES, walk
 from regard.errors import DataError, RegardError
@@ -55,16 +55,16 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
     """Arguments as they are, the lines or rows of those that are files, or the lines of standard input.
 
     A blank line is one with nothing to ask, but to tasks that answer it themselves."""
-    if columns and not any(_is_file(task, entry) for entry in inputs):
+    if columns and not any(_is_file(task, entry) or _is_table(task, entry) for entry in inputs):
         raise RegardError("--columns names columns of a file, and none is given.")
     if task.unprompted and not inputs:
         yield Given("")
     elif task.reads == "pictures":
         for entry in inputs or (line.strip() for line in sys.stdin):
-            if os.path.isfile(entry) and format_of(entry) in task.tables:
-                yield from _listed(entry, columns)
+            if _is_table(task, entry):
+                yield from _listed(task, entry, columns)
             else:
-                yield from map(Given, pictures([entry])) if entry else (Given("" if task.unprompted else None),)
+                yield from _opened(entry) if entry else (Given("" if task.unprompted else None),)
     elif not inputs:
         yield from _piped(task)
     else:
@@ -81,6 +81,11 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
                 yield from _lines(task, entry)
 
 
+def _opened(entry: str) -> Iterator[Given]:
+    """A picture is itself; those of a folder or a pattern stand in it, where one that is bad is none of the others' affair."""
+    return (Given(path, "" if path == entry else entry) for path in pictures([entry]))
+
+
 def pictures(inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
     """The paths of pictures that paths, patterns and folders stand for, those of a folder in the order of their names."""
     for entry in expand(inputs):
@@ -93,23 +98,35 @@ def pictures(inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
         yield from found
 
 
-def _listed(path: str, columns: Mapping[str, str] | None) -> Iterator[Given]:
-    """Pictures that a table names or holds; what it says of them is not read."""
+def _is_table(task: Task, entry: str) -> bool:
+    """Whether an entry is a table of pictures, or a part of one: captions.json#val."""
+    if os.path.isfile(entry):
+        return format_of(entry) in task.tables
+    name = task.paths(entry)[0] if "#" in entry else entry
+    return name != entry and (os.path.isdir(name) or format_of(name) in task.tables)
+
+
+def _listed(task: Any, entry: str, columns: Mapping[str, str] | None) -> Iterator[Given]:
+    """Pictures that a table names or holds, in its order."""
     found: list[DataError] = []
-    for sample in plain_of(path, columns, lambda kind, error: found.append(error)):
+    for sample in task.listed(entry, columns, lambda kind, error: found.append(error)):
+        path = sample.path
         yield from (Given(None, path, found.pop(0)) for _ in range(len(found)))
         if isinstance(sample, Picture):
             inside = f"{Path(path).stem}-{sample.line}"
             yield Given(
                 sample.content or sample.source, f"{path}, row {sample.line}", name=inside if sample.content else ""
             )
-    yield from (Given(None, path, error) for error in found)
+    yield from (Given(None, entry, error) for error in found)
 
 
 def _is_file(task: Task, text: str) -> bool:
     if len(text) >= 4096:
         return False
-    return os.path.isfile(text) or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.tables
+    there = os.path.isfile(text) and (
+        task.reads == "text" or format_of(text) in task.tables
+    )  # a picture has no columns
+    return there or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.tables
 
 
 def _asked(task: Task, text: str, place: str = "") -> Given:

@@ -8,6 +8,7 @@ attention; the hard one draws a place. The paper saw through VGG-19; here it is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,8 +20,8 @@ from regard.nn.align import Additive, Align, Context
 from regard.nn.eyes import Eyes
 from regard.nn.gates import gated
 from regard.nn.linear import Linear
-from regard.nn.rolling import Rolling
-from regard.systems.captioning import FURTHER, Captioner, Looking, recipe
+from regard.nn.rolling import Held, Rolling
+from regard.systems.captioning import FURTHER, Captioner, Looking, beside, recipe
 from regard.systems.preset import Preset, System, unpublished
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import IGNORE, Batch, States
@@ -105,7 +106,8 @@ class Attend(Looking, nn.Module):
         ready = self.align.ready(places)
         if self.deeper is not None:
             ready = replace(ready, keys=torch.tanh(self.deeper(ready.keys)))
-        return ready, h, c
+        ready = Context(beside(ready.keys, batch), beside(ready.values, batch))
+        return ready, beside(h, batch), beside(c, batch)
 
     def embed(self, ids: Int[Tensor, "*rows"], at: Int[Tensor, "..."]) -> Float[Tensor, "*rows m"]:
         """Nothing was said before the first word: zeros, whatever token stands there."""
@@ -152,6 +154,10 @@ class Attend(Looking, nn.Module):
         return self.words(x)
 
     # -- word by word
+
+    def held(self, batch: Batch) -> Held:
+        places = math.prod(self.grid(batch)) * (self.align.score.inner + self.eyes.tap.channels)
+        return Held(2 * self.gate.weight.shape[1] + places, self.words.weight.shape[0])
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the picture, and all but the last token of the prompt. The state has one size, whatever `room` is."""

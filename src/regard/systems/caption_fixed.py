@@ -16,8 +16,8 @@ from regard.nn.eyes import Eyes
 from regard.nn.gates import gated
 from regard.nn.linear import Linear, linear
 from regard.nn.recurrent import fused
-from regard.nn.rolling import Rolling
-from regard.systems.captioning import FURTHER, Captioner, Looking, recipe
+from regard.nn.rolling import Held, Rolling
+from regard.systems.captioning import FURTHER, Captioner, Looking, beside, recipe
 from regard.systems.preset import Preset, System, unpublished
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
@@ -67,7 +67,7 @@ class Fixed(Looking, nn.Module):
 
     def see(self, batch: Batch) -> Float[Tensor, "B m"]:
         """The picture as a word."""
-        return self.project(self.eyes.summary(batch.x))
+        return beside(self.project(self.eyes.summary(batch.x)), batch)
 
     def forward(self, batch: Batch) -> States:
         """Teacher forcing: nothing is asked of what stands behind the picture itself."""
@@ -79,6 +79,9 @@ class Fixed(Looking, nn.Module):
 
     def read(self, x: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows V"]:
         return self.words(x)
+
+    def held(self, batch: Batch) -> Held:
+        return Held(2 * self.lstm.num_layers * self.lstm.hidden_size, self.words.weight.shape[0])
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the picture, and all but the last token of the prompt. The state has one size, whatever `room` is."""

@@ -22,7 +22,7 @@ from regard.nn.norm import Norm
 from regard.nn.patches import Grid
 from regard.nn.position import Sinusoid, added
 from regard.nn.rules import Whole
-from regard.systems.captioning import FURTHER, Captioner, Telling, recipe
+from regard.systems.captioning import FURTHER, Captioner, Telling, beside, recipe
 from regard.systems.preset import Preset, System, unpublished
 from regard.waists import Batch
 
@@ -108,7 +108,7 @@ class CaptionTransformer(Telling):
         x = self.project(self.eyes.places(batch.x))
         if self.places is not None:
             x = x + self.places(self.grid(batch)).to(x.dtype).to(x.device)
-        return self.encoder(self.dropout(x), rule=Whole())[0]
+        return beside(self.encoder(self.dropout(x), rule=Whole())[0], batch)
 
 
 def build(config: Config) -> CaptionTransformer:

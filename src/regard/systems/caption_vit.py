@@ -21,7 +21,7 @@ from regard.nn.linear import Linear
 from regard.nn.norm import Norm
 from regard.nn.position import Learned
 from regard.systems import gpt2, seeing
-from regard.systems.captioning import FURTHER, SEEING, Captioner, Telling, recipe
+from regard.systems.captioning import FURTHER, SEEING, Captioner, Telling, beside, recipe
 from regard.systems.preset import Preset, System
 from regard.waists import Batch
 from regard.weights import Entry, Names, Published, Tensors, entry, matches, tied, turned
@@ -76,7 +76,7 @@ class CaptionViT(Telling):
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
         """The class token and all patches."""
-        return self.bridge(self.eyes.look(batch.x))
+        return beside(self.bridge(self.eyes.look(batch.x)), batch)
 
 
 def build(config: Config) -> CaptionViT:

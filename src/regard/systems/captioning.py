@@ -166,6 +166,11 @@ class Looking:
         return self.eyes.grid(batch.x)
 
 
+def beside(seen: Tensor, batch: Batch) -> Tensor:
+    """What was seen of each picture, beside every caption of it: a picture is looked at once, however many it has."""
+    return seen if batch.owners is None else seen.index_select(0, batch.owners)
+
+
 class Telling(Looking, CrossDecoder):
     """Captioners that speak as the Transformer does: every word looks at all words before it, and at the picture."""
 

@@ -25,7 +25,7 @@ from regard.errors import SettingError
 from regard.nn.align import Context
 from regard.nn.convolved import HALF, ConvStack, Slowed, Source, mapped
 from regard.nn.position import Learned
-from regard.nn.rolling import Rolling
+from regard.nn.rolling import Held, Rolling
 from regard.nn.rules import marks
 from regard.nn.tables import Tables
 from regard.systems.ancestors import Ancestor
@@ -161,6 +161,10 @@ class ConvS2S(nn.Module):
 
     def read(self, x: Float[Tensor, "*rows O"]) -> Float[Tensor, "*rows V"]:
         return self.tables.read(x)
+
+    def held(self, batch: Batch) -> Held:
+        places = 2 * batch.x.shape[1] * self.tables.target.embedding_dim
+        return Held(self.decoder.numbers + places, self.tables.vocabulary)
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the source, and all but the last token of the prompt `batch.target`. A past has one size, whatever `room`."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.errors import SettingError
 from regard.nn.recurrent import CellName, Closed, Kept, Order, Reader, Recurrent
-from regard.nn.rolling import Rolling
+from regard.nn.rolling import Held, Rolling
 from regard.nn.rules import marks
 from regard.nn.tables import Tables
 from regard.systems.ancestors import Recurring
@@ -24,8 +24,8 @@ from regard.systems.preset import Preset, System, unpublished
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
-SPREAD = 0.08
-"""All weights begin uniformly between this and minus this."""
+WORDS = 0.3
+"""Spread of the words at first, where matrices are spread by what they read."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,16 @@ class Config(Recurring):
     dropout: float = 0.0
     """share dropped of the embeddings, between layers, and of the last states"""
     vocabulary: int = 80_000
+    spread: float = 0.08
+    """all weights begin uniformly between this and minus this, as in the paper; 0: matrices by how much they read and words
+    wider, with which small ones learn many times sooner"""
 
     sizes = ("width", "embedding", "depth")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.spread < 0:
+            raise SettingError(f"model.spread must be at least 0, not {self.spread}.")
         if self.both_ways and self.width % 2:
             raise SettingError(f"model.both_ways halves model.width, and {self.width} is odd: take an even number.")
 
@@ -70,11 +75,11 @@ PAPER: dict[str, dict[str, Any]] = {
 FULL = Config()
 PRESETS = {
     "rnn-tiny": Preset(
-        replace(FULL, width=192, embedding=192, depth=1, dropout=0.2, vocabulary=10_000, tables="one"),
+        replace(FULL, width=192, embedding=192, depth=1, dropout=0.2, vocabulary=10_000, tables="one", spread=0.0),
         2_509_824,
         {
             "train": {
-                **PAPER["train"], "steps": 6000, "rate": 2e-3, "warmup": 300, "smoothing": 0.1, "clip": 1.0,
+                **PAPER["train"], "steps": 6000, "rate": 5e-3, "warmup": 300, "smoothing": 0.1, "clip": 1.0,
                 "average": 0.999,
             },
             "data": {"vocabulary": 10_000},
@@ -96,9 +101,8 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.tables, self.encoder, self.decoder = tables, encoder, decoder
         self.reversed, self.feeds = config.reversed, config.feeds
+        self.fed = config.width if config.feeds else 0
         self.dropout = nn.Dropout(config.dropout)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -SPREAD, SPREAD)
 
     def encode(self, batch: Batch) -> Kept:
         """What the decoder begins with: the last states of all layers, and what it is fed."""
@@ -125,6 +129,9 @@ class EncoderDecoder(nn.Module):
     def read(self, x: Float[Tensor, "*rows W"]) -> Float[Tensor, "*rows V"]:
         return self.tables.read(x)
 
+    def held(self, batch: Batch) -> Held:
+        return Held(self.decoder.numbers + self.fed, self.tables.vocabulary)
+
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the source, and all but the last token of the prompt `batch.target`."""
         prompt, state = prompt_of(batch), Rolling.fresh(self.encode(batch))
@@ -142,12 +149,25 @@ class EncoderDecoder(nn.Module):
 def build(config: Config) -> EncoderDecoder:
     """The whole machine."""
     fed = config.width if config.feeds else 0
-    return EncoderDecoder(
+    body = EncoderDecoder(
         Tables(config.vocabulary, config.embedding, config.width, config.tables, config.source_vocabulary),
         Reader(config.cell, config.embedding, config.width, config.depth, config.dropout, config.both_ways),
         Recurrent(config.cell, config.embedding + fed, config.width, config.depth, config.dropout),
         config,
     )
+    return begun(body, config.spread)
+
+
+def begun(body: EncoderDecoder, spread: float) -> EncoderDecoder:
+    """Evenly within `spread`; without one N(0, 1 / what a row reads), and words N(0, 0.3²)."""
+    for name, parameter in body.named_parameters():
+        if spread:
+            nn.init.uniform_(parameter, -spread, spread)
+        elif name.startswith("tables.") and not name.startswith("tables.output"):
+            nn.init.normal_(parameter, std=WORDS)
+        else:
+            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+    return body
 
 
 SYSTEM = System(

@@ -19,7 +19,7 @@ from regard.nn.align import Additive, Align, Context, ScoreName, score_of
 from regard.nn.gated import BothWays, Gated
 from regard.nn.linear import Linear
 from regard.nn.recurrent import Closed
-from regard.nn.rolling import Rolling
+from regard.nn.rolling import Held, Rolling
 from regard.nn.rules import marks
 from regard.nn.tables import Tables
 from regard.systems.ancestors import Recurring
@@ -103,6 +103,10 @@ class Decoder(nn.Module):
         self.cell, self.seen = Gated(config.embedding, config.width, config.bias), Linear(seen, 3 * config.width, False)
         self.out = Linear(config.width + config.embedding + seen, 2 * config.maxout, config.bias)
 
+    def numbers(self, places: int) -> int:
+        """That are kept of a row with so many words of source."""
+        return self.first.weight.shape[0] + places * (self.align.score.inner + self.seen.weight.shape[1])
+
     def begin(self, back: Float[Tensor, "B W"]) -> Float[Tensor, "B D"]:
         """s_0 = tanh(W ←h_1)"""
         return self.first(back).tanh()
@@ -161,6 +165,9 @@ class Searching(nn.Module):
 
     def read(self, x: Float[Tensor, "*rows l"]) -> Float[Tensor, "*rows V"]:
         return self.tables.read(x)
+
+    def held(self, batch: Batch) -> Held:
+        return Held(self.decoder.numbers(batch.x.shape[1]), self.tables.vocabulary)
 
     def start(self, batch: Batch, room: int | None = None) -> Rolling:
         """Read the source, and all but the last token of the prompt `batch.target`."""

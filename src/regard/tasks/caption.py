@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.captions import Captioned, iterate_captioned, part_of
+from regard.data.captions import SUFFIXES, Captioned, asked_of, iterate_captioned, part_of
+from regard.data.files import Complain
 from regard.data.plan import Alike, Epochs, Even, Shape
 from regard.data.rows import Empty
 from regard.data.settings import Data
@@ -85,6 +86,7 @@ class Caption(Pictured):
     limited = True
     worded = True
     rows = "captions"
+    tables = SUFFIXES
     reader_files = ("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
     heeds = (
         *Pictured.heeds, *CHANGED, "data.vocabulary", "data.tokenizer", "data.longest", "train.smoothing", *SEARCH, *SPOKEN,
@@ -97,6 +99,10 @@ class Caption(Pictured):
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Captioned | Empty]:
         return iterate_captioned(data, columns)
+
+    def listed(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[Captioned | Empty]:
+        """Each picture once, however many captions a table has of it."""
+        return asked_of(entry, columns, complain)
 
     def texts(self, samples: Iterable[Any]) -> Iterator[str]:
         for sample in samples:
@@ -211,13 +217,13 @@ class Caption(Pictured):
     def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         pairs, learnt = pairs_of(encoded), rows.ndim == 2
         numbers = rows[:, 0] if learnt else rows
-        owners = pairs.owner[numbers]
+        owners, shared = pairs.owner[numbers], None
         if learnt:
             x, changes = self.pictures(encoded, np.stack([owners, rows[:, 1]], axis=1))
-        else:  # captions of one picture follow each other
+        else:  # captions of one picture follow each other, and it is looked at once
             different, back = np.unique(owners, return_inverse=True)
             x, changes = self.pictures(encoded, different)
-            x = x[torch.from_numpy(back)]
+            shared = torch.from_numpy(back)
         side = encoded.sides["captions"]
         said = [
             np.asarray(side[owner][first:last], dtype=np.int64)
@@ -225,7 +231,7 @@ class Caption(Pictured):
         ]
         # the target needs no mask: padding stands at its end, where nothing that is asked sees it
         target, labels = pad([row[:-1] for row in said], config.pad)[0], pad([row[1:] for row in said], IGNORE)[0]
-        return Batch(x, target=target, labels=labels, changes=changes, changed_by=encoded.how.augment)
+        return Batch(x, target=target, owners=shared, labels=labels, changes=changes, changed_by=encoded.how.augment)
 
     def logits(self, model: Asked, batch: Batch) -> Tensor:
         return model.body.read(model.body(self.looked_at(model, batch)).sequence)

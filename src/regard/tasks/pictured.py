@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from regard.data.album import READERS, Album
-from regard.data.pictures import Picture
+from regard.data.files import Complain
+from regard.data.pictures import Picture, plain_of
 from regard.data.plan import Epochs, Even, Shape
+from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.errors import DataError, RegardError
 from regard.inputs.augment import NOTHING, Augment, apply, draw_changes
@@ -102,6 +104,10 @@ class Pictured(Task):
         """Names, sizes and classes: thousands of files are not read to know them again."""
         for sample in samples:
             yield f"{os.path.basename(sample.source)}\0{_bytes(sample)}\0{sample.label}"
+
+    def listed(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[Picture | Empty]:
+        """Pictures that a table names or holds; what it says of them is not read."""
+        return plain_of(entry, columns, complain)
 
     # -- the reader
 

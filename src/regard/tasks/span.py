@@ -61,7 +61,7 @@ class SpanTask(Windowed):
     metric = "f1"
     sample = Span
     least = 20  # contexts, which have several questions each
-    usage = '"a question<tab>its context"'
+    usage = "$'a question?\\tits context'"
     heeds = (*TEXT, *READ, "data.stride", "decode.length", "decode.threshold")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Span | Empty]:

@@ -1,0 +1,102 @@
+"""The commands that a card names are commands that work."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import regard
+from captioners import config_of
+from conftest import Trained
+from encoders import encoder
+from headed import SIZES
+from regard.data.settings import Data
+from regard.explain import explains
+from regard.inputs.text import Text
+from regard.model import Identity, Model, assemble
+from regard.runs.card import _use
+from regard.systems import SYSTEMS, gpt2
+from regard.tasks import SEEING, TASKS, Task
+from sights import fresh
+from test_cli import Cli
+from test_cli import cli as cli
+from writings import STORY
+
+
+def captioner(name: str) -> Model:
+    text, task = Text.train([STORY], 300), SEEING["caption"]
+    config = config_of(name, length=6)
+    reader = task.reading(text, config, Data())
+    return assemble(Identity(SYSTEMS[name], task.fit(config, reader), task), reader)
+
+
+def speaker(task: str) -> Model:
+    text = TASKS[task].grow(Text.language([STORY], 300), gpt2.Config())
+    config = TASKS[task].fit(gpt2.Config(**SIZES), text)
+    return assemble(Identity(SYSTEMS["gpt2"], config, TASKS[task]), text)
+
+
+MADE: dict[str, Any] = {
+    "language": lambda: speaker("language"),
+    "choose": lambda: speaker("choose"),
+    "mask": lambda: encoder("mask", [STORY], vocabulary=300),
+    "classify": lambda: encoder("classify", [STORY], ("no", "yes"), vocabulary=300),
+    "tag": lambda: encoder("tag", [STORY], ("O", "B-x"), vocabulary=300),
+    "span": lambda: encoder("span", [STORY], vocabulary=300),
+    "embed": lambda: encoder("embed", [STORY], vocabulary=300),
+    "recognise": lambda: fresh("vit", "classify"),
+    "segment": lambda: fresh("dpt", "segment"),
+    "depth": lambda: fresh("dpt", "depth"),
+    "draw": lambda: fresh("imagegpt", "draw"),
+    **{name: lambda name=name: captioner(name) for name in SYSTEMS if name.startswith("caption-")},
+}  # fmt: skip
+
+
+def commands(name: str, task: Task) -> list[list[str]]:
+    """The words of each command, as a shell reads them."""
+    found = []
+    for line in _use(name, task).splitlines()[1:-1]:
+        done = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)
+        found.append(done.stdout.decode().split("\0")[1:-1])
+    return found
+
+
+def test_every_task_is_asked_here() -> None:
+    tasks = {(made.task.reads, made.task.name) for made in (make() for make in MADE.values())}
+    known = {(task.reads, task.name) for group in (TASKS, SEEING) for task in group.values()}
+    assert known - tasks == {("text", "translate")}, "whose run is asked below"
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model: Model = MADE[name]().float()
+    model.save("run")
+    Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("picture.jpg")
+    words = commands("run", model.task)
+    assert [line[0] for line in words] == ["run", "explain", "evaluate"]
+    for line in words[:-1]:
+        done = cli(*line)
+        assert done.code == 0, (line, done.err)
+    assert Path("map.html").exists()
+
+
+def test_what_nobody_can_explain_is_not_named() -> None:
+    class Unknown(Task):
+        name = "guess"
+
+    assert not explains(Unknown()) and [line[0] for line in commands("run", Unknown())] == ["run", "evaluate"]
+
+
+def test_the_card_of_a_run_names_them(
+    trained: Trained, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    card = (trained.path / "README.md").read_text("utf-8")
+    words = commands(str(trained.path), regard.load(trained.path).task)
+    assert all(f"regard {line[0]} {trained.path}" in card for line in words)
+    assert [cli(*line).code for line in words] == [0, 0, 0]

@@ -1,0 +1,85 @@
+"""How much memory a search may take: bodies whose past has one size, and decoders that regard pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from captioners import batch_of, config_of
+from captioners import made as captioner
+from regard.decode import room
+from regard.decode.room import rolling_at_once, rows_for
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.nn.rolling import Held
+from regard.waists import Batch
+from tiny import TINY, tiny
+
+SPOKEN = [(name, label) for name in ("rnn", "rnnsearch", "convs2s") for label in ("", *TINY[name].variants)]
+ROLLING = [
+    *SPOKEN,
+    ("caption-fixed", ""),
+    ("caption-attend", ""),
+    ("caption-attend", "vit"),
+    ("caption-attend", "swin"),
+]
+
+
+def asked(name: str, label: str) -> tuple[Any, Batch]:
+    """A body, and five rows that go on from one token."""
+    if name.startswith("caption"):
+        return captioner(name, label), batch_of((1,) * 5, 32, 48)
+    model = tiny(name, label) if label else tiny(name)
+    random = torch.Generator().manual_seed(5)
+    x = torch.randint(3, model.config.vocabulary, (5, 6), generator=random)
+    return model.body, Batch(x, target=torch.ones(5, 1, dtype=torch.long))
+
+
+@pytest.mark.parametrize(("name", "label"), ROLLING)
+def test_a_body_says_before_it_reads_what_it_will_keep(name: str, label: str) -> None:
+    body, batch = asked(name, label)
+    with torch.no_grad():
+        state = body.start(batch)
+        logits = body.step(batch.prompt[:, -1], state)
+    kept = sum(tensor[0].numel() for held in (state.own, state.context) for tensor in held.values())
+    assert body.held(batch) == Held(kept, logits.shape[1])
+
+
+@pytest.mark.parametrize(("name", "label"), [(name, label) for name, label in ROLLING if not label])
+@pytest.mark.parametrize("way", [{}, {"beam": 3, "best": 2}, {"sample": True, "best": 3, "seed": 4}])
+@pytest.mark.parametrize("paths", [1, 2, 4])
+def test_rows_that_take_too_much_memory_are_followed_in_parts(
+    name: str, label: str, way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (body, batch), settings = asked(name, label), Decode(**way)
+    limits = torch.tensor([7, 3, 5, 6, 4])
+    right, sizes, real = search(body, batch, 2, limits, settings), [], body.step
+    held, beams = body.held(batch), way.get("beam", 1)
+    one = beams * (2 * 8 * held.numbers + room.SCORED * held.vocabulary)
+    monkeypatch.setattr(room, "BYTES", one * paths + one // 2)
+    body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
+    found = search(body, batch, 2, limits, settings)
+    assert [[option.tokens for option in row] for row in found] == [[option.tokens for option in row] for row in right]
+    assert 0 < max(sizes) <= beams * paths
+    assert rolling_at_once(held, 8, beams, budget=1) == 1
+
+
+@pytest.mark.parametrize("name", ["caption-transformer", "caption-vit"])
+def test_places_of_a_picture_take_memory_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = captioner(name)
+    few, many = batch_of((1, 1)), batch_of((1, 1), 96, 96)
+    config: Any = config_of(name)
+    depth = getattr(config, "decoder_depth", config.depth)
+    for batch in (few, many):
+        columns = 1 + torch.Size(body.grid(batch)).numel() + 10 * 3
+        row = 4 * depth * config.width * 8 * columns + 3 * 23 * room.SCORED
+        monkeypatch.setattr(room, "BYTES", 100 * row + row // 2)
+        assert rows_for(body, batch, 10, 3) == 100
+
+
+def test_large_vocabularies_and_grids_are_asked_in_small_parts() -> None:
+    """Sutskever's 80,000 words in 12 beams; Xu's 196 places of 1,024 numbers."""
+    assert 20 < rolling_at_once(Held(8_000, 80_000), 4, 12) < 60
+    assert 100 < rolling_at_once(Held(3_600 + 196 * 2_048, 10_000), 4, 3) < 250
