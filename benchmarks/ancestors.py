@@ -30,7 +30,10 @@ PADDED = "train.tokens=23552"
 """Grains that are filled up, three of ten positions: 54 in an epoch, as many as of the Transformer's packed ones."""
 
 SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "rnn": ("rnn-tiny", ("model.width=200", "model.embedding=200", "model.depth=1", "train.rate=2e-3", PADDED)),
+    "rnn": (
+        "rnn-tiny",
+        ("model.width=200", "model.embedding=200", "model.depth=1", "model.spread=0.08", "train.rate=2e-3", PADDED),
+    ),
     "rnnsearch": (
         "rnnsearch-tiny",
         ("model.width=272", "model.encoder_width=144", "model.embedding=144", "model.inner=144", "model.maxout=144",

@@ -1,0 +1,68 @@
+"""What each word of a translation looked at in the source: rnnsearch beside the Transformer, on a sentence that is reordered.
+
+    python benchmarks/alignment.py RNNSEARCH TRANSFORMER "a sentence" --out alignment.png [--target "its translation"]
+
+Both are runs, for instance those of `benchmarks/ancestors.py`. They look while they read one translation: what the first says,
+where none is given. Of the Transformer the mean of all heads of all layers is shown, and the one head that is sharpest
+(the largest mean of the largest weights).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import regard
+
+
+def regarded(run: Path, source: str, target: str | None) -> tuple[str, Any]:
+    """What it said or was given, and its look at the source."""
+    model = regard.load(run)
+    said = str(model.answer(source).value) if target is None else target
+    looks = model.explain(source, said).maps
+    return said, next((item for item in looks if "cross" in item.name), looks[-1])
+
+
+def panel(axes: Any, weights: Any, item: Any, title: str) -> None:
+    axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(item.keys)), item.keys, rotation=60, ha="left", fontsize=9)
+    axes.set_yticks(range(len(item.queries)), item.queries, fontsize=9)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_title(title, fontsize=10, y=-0.08)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rnnsearch", type=Path)
+    parser.add_argument("transformer", type=Path)
+    parser.add_argument("source")
+    parser.add_argument("--target")
+    parser.add_argument("--out", type=Path, default=Path("alignment.png"))
+    asked = parser.parse_args()
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    said, first = regarded(asked.rnnsearch, asked.source, asked.target)
+    print(said)
+    print(regard.load(asked.transformer).answer(asked.source).value)
+    _, second = regarded(asked.transformer, asked.source, said)
+    sharp = second.weights.max(-1).mean(-1)  # layers, heads
+    layer, head = np.unravel_index(int(sharp.argmax()), sharp.shape)
+    shown, axes = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
+    panel(axes[0], first.weights[0, 0], first, "rnnsearch: its alignment")
+    panel(axes[1], second.weights.mean((0, 1)), second, "Transformer: mean of all layers and heads")
+    panel(
+        axes[2], second.weights[layer, head], second, f"Transformer: layer {layer + 1}, head {head + 1}, the sharpest"
+    )
+    shown.savefig(asked.out, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
