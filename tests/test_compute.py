@@ -218,3 +218,98 @@ def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.Monk
     assert isinstance(compute.run, ways.Recorded) and [
         kept.graph.count for kept in compute.run.recordings.values()
     ] == [3, 2]  # type: ignore[attr-defined]
+
+
+def several(accumulate: int = 2) -> tuple[Compute, list[Any], list[str]]:
+    """Grains of two shapes, recorded on a device that is said to be CUDA."""
+    model = tiny("rnnsearch")
+    settings, said = Train(accumulate=accumulate), list[str]()
+    compute = Compute(Loss(model, Translate(), Terms()), settings, torch.device("cpu"), World(), steady=False, few=True)
+    compute.recordable, compute.say = True, said.append
+    return compute, [collate(model, TINY["rnnsearch"].samples[:many]) for many in (1, 2)], said
+
+
+def added(compute: Compute, batches: list[Any]) -> list[torch.Tensor]:
+    """The gradients of all of these together."""
+    for batch in batches:
+        compute(batch)
+    return [p.grad.clone() for p in compute.parameters if p.grad is not None]
+
+
+def test_a_recording_that_fails_within_a_step_keeps_what_the_grains_before_it_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shape is recorded when it comes again, which may be in the middle of a step."""
+
+    def fails(work: Any, *_: Any, **__: Any) -> Any:
+        work()
+        raise RuntimeError("cannot be recorded")
+
+    monkeypatch.setattr("regard.learn.compute.record", fails)
+    compute, (one, two), said = several()
+    right = added(compute, [two, one, one])
+    compute.clear()
+    compute.choose("graph")
+    ours = added(compute, [two, one, one])
+    assert compute.way == "plain" and len(said) == 1
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
+
+
+def test_a_grain_that_fails_half_way_leaves_nothing_behind() -> None:
+    compute, (one, two), _ = several()
+    right = added(compute, [one, two])
+    compute.clear()
+    compute.choose("graph")
+    real, calls = compute.gradients, list[Any]()
+
+    def fails(batch: Any) -> Any:
+        calls.append(batch)
+        found = real(batch)
+        if len(calls) == 2:  # a compiler that meets another shape, say
+            raise RuntimeError("half way")
+        return found
+
+    compute.gradients = fails  # type: ignore[method-assign]
+    ours = added(compute, [one, two])
+    assert compute.way == "plain" and len(calls) == 3
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
+
+
+def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may have room for the recordings of some shapes only; those go on being repeated."""
+    made: list[Repeated] = []
+
+    def record(work: Any, device: Any, pool: Any = None) -> Any:
+        result = tuple(part.clone() for part in work())
+        if made:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        made.append(Repeated(work, result))
+        return made[0], result
+
+    monkeypatch.setattr("regard.learn.compute.record", record)
+    compute, (one, two), said = several()
+    grains = [one, one, two, two, one, two]
+    right = added(compute, grains)
+    compute.clear()
+    compute.choose("graph")
+    ours = added(compute, grains)
+    assert compute.way == "graph" and made[0].count == 2
+    assert said == ["  no more than 1 shapes are recorded (CUDA out of memory)"]
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
+
+
+def test_grains_that_were_to_have_one_shape_and_have_two_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording of one grain a step writes gradients of its own, which those of another would leave unread."""
+    model = tiny("transformer")
+    compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=True)
+    compute.recordable = True
+
+    def record(work: Any, device: Any, pool: Any = None) -> Any:
+        result = work()
+        return Repeated(work, result), result
+
+    monkeypatch.setattr("regard.learn.compute.record", record)
+    compute.choose("graph")
+    compute(collate(model, TINY["transformer"].samples[:1]))
+    with pytest.raises(ValueError, match="one shape"):
+        compute(collate(model, TINY["transformer"].samples[:2]))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,14 +89,15 @@ class Compute:
             self.proven = not isinstance(self.run, Recorded) or bool(self.run.recordings)
             return result
         except (RuntimeError, OSError) as error:  # a compiler that is not there, an operator that cannot be recorded
-            lower: Way = "graph" if self.way == "compiled" and self.recordable else "plain"
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-            self.say(f"  {WORDS[self.way]} failed ({reason}); going on with {lower}")
-            for parameter in self.parameters:  # what half of a recording left there
+            reason = in_short(error)  # the error itself would hold on to the memory of what failed
+        lower: Way = "graph" if self.way == "compiled" and self.recordable else "plain"
+        self.say(f"  {WORDS[self.way]} failed ({reason}); going on with {lower}")
+        if not isinstance(self.run, Recorded) or not self.run.adds:  # what half of a grain left there
+            for parameter in self.parameters:
                 parameter.grad = None
-            self.choose(lower)
-            torch.manual_seed(seed)
-            return self(batch, last)
+        self.choose(lower)
+        torch.manual_seed(seed)
+        return self(batch, last)
 
     def clear(self) -> None:
         """Gradients back to nothing, or to 0 where a recording holds on to their addresses and adds to what is there."""
@@ -120,6 +121,10 @@ class Compute:
         module: Any = self.module
         with module.no_sync() if waits else nullcontext():
             return self.gradients(batch.to(self.device))
+
+
+def in_short(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
 
 
 @functools.cache
@@ -148,17 +153,30 @@ class Recorded:
         a pass over them"""
         self.recordings: dict[Key, Recording] = {}
         self.seen: set[Key] = set()
+        self.most = MOST
 
     def __call__(self, batch: Batch, last: bool) -> Result:
         key = tuple((*tensor.shape,) for tensor in batch.tensors())
-        kept = self.recordings.get(key)
-        if kept is not None:
-            return kept(batch)
-        if not self.compute.steady and (key not in self.seen or len(self.recordings) >= MOST):
-            self.seen.add(key)  # a shape that comes once is not worth its recording
-            return self.compute.gradients(batch.to(self.compute.device))
-        self.recordings[key] = self._record(batch.to(self.compute.device))
+        if key not in self.recordings and not self._records(key, batch):
+            with nullcontext() if self.compute.proven else self._kept(always=False):
+                return self.compute.gradients(batch.to(self.compute.device))
         return self.recordings[key](batch)
+
+    def _records(self, key: Key, batch: Batch) -> bool:
+        """Whether this shape has a recording now. Where others have one already, what fails is computed plainly."""
+        if self.compute.steady and self.recordings:  # it would write gradients that the first does not know
+            raise ValueError(f"all grains were to have one shape, and this one has {key}")
+        if not self.compute.steady and (key not in self.seen or len(self.recordings) >= self.most):
+            self.seen.add(key)  # a shape that comes once is not worth its recording
+            return False
+        try:
+            self.recordings[key] = self._record(batch.to(self.compute.device))
+        except RuntimeError as error:
+            if not self.recordings:
+                raise
+            self.most = len(self.recordings)
+            self.compute.say(f"  no more than {self.most} shapes are recorded ({in_short(error)})")
+        return key in self.recordings
 
     def _work(self, batch: Batch) -> Result:
         if not self.adds:
@@ -167,18 +185,28 @@ class Recorded:
         return self.compute.gradients(batch)
 
     def _record(self, batch: Batch) -> Recording:
-        """Recording asks for some plain runs before it: what they leave in gradients, in what batch norms have gathered and in
-        the seed is taken back."""
-        seed = torch.initial_seed()
+        """Recording asks for some plain runs before it, of which nothing may be left."""
+        pool = next((kept.graph.pool() for kept in self.recordings.values()), None)  # they are never repeated at once
+        with self._kept(always=True):
+            graph, result = record(lambda: self._work(batch), self.compute.device, pool=pool)
+        return Recording(graph, batch, result)
+
+    @contextmanager
+    def _kept(self, always: bool) -> Iterator[None]:
+        """What is left in gradients that are added to, in what batch norms have gathered and in the seed is taken back: when
+        it fails, or always."""
+        seed, failed = torch.initial_seed(), True
         gathered = [(part, part.clone()) for part in self.compute.module.buffers()]
         before = [(p.grad, p.grad.clone()) for p in self.compute.parameters if p.grad is not None] if self.adds else []
-        pool = next((kept.graph.pool() for kept in self.recordings.values()), None)  # they are never repeated at once
-        graph, result = record(lambda: self._work(batch), self.compute.device, pool=pool)
-        self.compute.clear()
-        for part, copy in (*gathered, *before):
-            part.copy_(copy)
-        torch.manual_seed(seed)
-        return Recording(graph, batch, result)
+        try:
+            yield
+            failed = False
+        finally:
+            if failed or always:
+                self.compute.clear()
+                for part, copy in (*gathered, *before):
+                    part.copy_(copy)
+                torch.manual_seed(seed)
 
 
 Key = tuple[tuple[int, ...], ...]
