@@ -33,10 +33,12 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     compute: Any = SimpleNamespace(device=torch.device("cuda"), recordable=more.pop("recordable", True), world=World())
     compute.compiles = more.pop("compiles", True)
     compute.way, fails = "", more.pop("fails", False)
+    shapes = more.pop("shapes", 0)
 
     def take(way: str) -> None:
         compute.way = "graph" if fails else way  # as the fallback leaves it
         chosen.append(way)
+        compute.shapes = 0
 
     compute.choose = take
     clock = Watch(compute, seconds)
@@ -45,7 +47,9 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     said: list[str] = []
     chooser = Chooser(compute, Train(steps=steps, **more), said.append, known)
     for number in range(steps):
-        clock.now += seconds[compute.way]
+        new = compute.shapes < shapes
+        compute.shapes += new
+        clock.now += seconds[compute.way] + 10 * new  # to record takes longer than to compute
         chooser.step(steps - number - 1)
     return chosen, said, chooser
 
@@ -126,6 +130,20 @@ def test_a_window_with_a_validation_in_it_is_no_measure(monkeypatch: pytest.Monk
     for number in range(1, 40):
         chooser.step(10, disturbed=number % 10 == 0)
     assert not chooser.times and chooser.trying
+
+
+def test_steps_in_which_shapes_are_recorded_are_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": 2.0}, 400, shapes=40)
+    assert chooser.compute.way == "graph" and chooser.times == {"graph": pytest.approx(1), "compiled": pytest.approx(2)}
+    compute, (one, two), _ = several()
+    monkeypatch.setattr("regard.learn.compute.record", lambda work, *_, **__: (Repeated(work, work()), work()))
+    assert compute.shapes == 0
+    compute.choose("graph")
+    met = []
+    for batch in (one, one, one, two, one, two, two):
+        compute(batch)
+        met.append(compute.shapes)
+    assert met == [1, 2, 2, 3, 3, 4, 4]
 
 
 def test_a_compiler_that_fails_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +233,9 @@ def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.Monk
     for a, b in zip(ours, right, strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
     assert compute.proven and compute.way == "graph" and pools == [None, "pool"]
-    assert isinstance(compute.run, ways.Recorded) and [
-        kept.graph.count for kept in compute.run.recordings.values()
-    ] == [3, 2]  # type: ignore[attr-defined]
+    assert isinstance(compute.run, ways.Recorded)
+    graphs: list[Any] = [kept.graph for kept in compute.run.recordings.values()]
+    assert [graph.count for graph in graphs] == [3, 2]
 
 
 def several(accumulate: int = 2) -> tuple[Compute, list[Any], list[str]]:

@@ -99,6 +99,11 @@ class Compute:
         torch.manual_seed(seed)
         return self(batch, last)
 
+    @property
+    def shapes(self) -> int:
+        """A number that grows while shapes are met that are new, or recorded."""
+        return len(self.run.seen) + len(self.run.recordings) if isinstance(self.run, Recorded) else 0
+
     def clear(self) -> None:
         """Gradients back to nothing, or to 0 where a recording holds on to their addresses and adds to what is there."""
         if isinstance(self.run, Recorded):
@@ -238,6 +243,7 @@ class Chooser:
         compute.say = say
         self.times: dict[Way, float] = {}
         self.seen, self.begun, self.tried = 0, 0.0, False
+        self.shapes = 0
         base: Way = "graph" if compute.recordable else "plain"
         asked: dict[str, Way] = {"off": "plain", "graph": base, "on": "compiled"}
         cuda = compute.device.type == "cuda"
@@ -253,11 +259,12 @@ class Chooser:
         compute.choose(way)
 
     def step(self, left: int, disturbed: bool = False) -> None:
-        """After each step, `left` before the end; one with a validation in it is no measure, and the count begins anew."""
+        """After each step, `left` before the end; one with a validation in it, or with a shape that is new or recorded, is no
+        measure, and the count begins anew."""
         if not self.trying:
             return
-        if disturbed:
-            self.seen = 0
+        if disturbed or self.compute.shapes != self.shapes:
+            self.seen, self.shapes = 0, self.compute.shapes
             return
         self.seen += 1
         if self.seen == WARM:
