@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,5 +63,8 @@ def test_a_run_that_was_begun_on_a_gpu_goes_on_with_its_grains(
         with stopped_in(3):
             regard.train("translate", [str(data)], out=tmp_path / "run", **given)
     regard.train("translate", [str(data)], out=tmp_path / "run", **given, resume=True)
+    card = (tmp_path / "run" / "README.md").read_text("utf-8")
+    told = next(line for line in card.splitlines() if line.startswith("- batches: "))
+    assert re.fullmatch(r"- batches: rows of (\d sizes|one size), \d+\.\d % of them padding", told)
     ours, right = (regard.load(tmp_path / name).state_dict() for name in ("run", "whole"))
     assert all(torch.equal(ours[key], right[key]) for key in right)

@@ -242,7 +242,7 @@ class Blocks(Epochs):
         for number, members in enumerate(self.members):
             self.owner[members] = number
         self.shape = max(self.blocks, key=lambda block: sum(block.longest))
-        self.about = f"rows of {len(self.blocks)} sizes"
+        self.about = f"rows of {len(self.blocks)} sizes" if len(self.blocks) > 1 else "rows of one size"
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._random(number)

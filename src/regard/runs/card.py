@@ -69,7 +69,7 @@ def _data(facts: dict[str, Any], unit: str) -> str:
         return told
     return (
         f"{told}\n- batches: "
-        + ("packed rows" if facts.get("packed") else "rows of similar length, padded")
+        + (facts.get("rows") or ("packed rows" if facts.get("packed") else "rows of similar length, padded"))
         + (f", {100 * facts['padding']:.1f} % of them padding" if "padding" in facts else "")
     )
 

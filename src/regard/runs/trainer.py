@@ -325,6 +325,7 @@ class Trainer:
             "sources": self.order.sources.as_dict(),
             "found": self.prepared.facts,
             "packed": self.plan.shape is not None,
+            "rows": self.plan.about.rstrip(","),
             "padding": self.padding,
             "labels": list(identity.labels),
             "settings": self.settings.as_dict(),
