@@ -235,3 +235,7 @@ def test_what_was_spoilt_is_written_anew(tmp_path: Path, monkeypatch: pytest.Mon
         scenes.write(tmp_path, 48)  # of another size, and broken off
     scenes.write(tmp_path, 40)
     assert read_picture(str(places["train"].parent / "images/train-00001.png")).shape == (40, 40, 3)
+    for rubbish in (b'{"seed": 20', b"\xff"):
+        (tmp_path / "scenes.json").write_bytes(rubbish)
+        places["test"].unlink()
+        assert scenes.write(tmp_path, 40) == places and places["test"].exists()

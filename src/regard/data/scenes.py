@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from regard.data import shapes
 from regard.data.shapes import COLOURS, SHAPES, Box, Ground, Picture
@@ -254,7 +254,7 @@ def write(
     """A folder for each part, with pictures as PNG files and a captions.jsonl, which is named; what stands there is kept. Of
     scenes that are not given, those with at most so many objects."""
     told, told_in = {"seed": SEED, "side": side, **({"most": most} if most < MOST else {})}, folder / "scenes.json"
-    if scenes is not None or not told_in.exists() or json.loads(told_in.read_text("utf-8")) != told:
+    if scenes is not None or _told(told_in) != told:
         told_in.unlink(missing_ok=True)  # what it speaks of is there no longer
         found = fewer(parts(), most) if scenes is None else scenes
         for name, items in found.items():
@@ -262,6 +262,14 @@ def write(
         if scenes is None:  # last: what was interrupted is written anew, and so is what others have drawn
             write_json(told_in, told)
     return {name: folder / name / "captions.jsonl" for name in scenes or PARTS}
+
+
+def _told(path: Path) -> Any:
+    """What stands there; None where nothing does that can be read."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def fewer(scenes: Mapping[str, Sequence[Scene]], most: int) -> dict[str, list[Scene]]:
