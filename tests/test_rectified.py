@@ -1,0 +1,60 @@
+"""A convolution and its ReLU as one kernel, where that serves: tensors that only say where they are tell it without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+from regard.nn import rectified as one
+from regard.nn.rectified import rectified, serves
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_on_a_cpu_it_is_the_two_after_another(bias: bool) -> None:
+    convolution = nn.Conv2d(8, 16, 3, padding=1, bias=bias, dtype=torch.bfloat16)
+    x = torch.randn(2, 8, 5, 7, dtype=torch.bfloat16)
+    with torch.no_grad():
+        assert not serves(x, convolution.weight)
+        assert torch.equal(rectified(convolution, x), F.relu(convolution(x)))
+
+
+def made(inputs: int, outputs: int, dtype: torch.dtype, bias: bool = True) -> nn.Conv2d:
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias, device="meta")
+    for name, parameter in list(convolution.named_parameters()):
+        setattr(convolution, name, nn.Parameter(torch.empty(parameter.shape, dtype=dtype, device="cuda")))
+    return convolution
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({}, True),
+        ({"dtype": torch.float16}, True),
+        ({"dtype": torch.float32}, False),
+        ({"inputs": 12}, False),
+        ({"outputs": 12}, False),
+        ({"bias": False}, False),
+    ],
+)
+def test_one_kernel_is_taken_of_halves_by_eights_where_nothing_learns(
+    given: dict[str, Any], taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    calls: list[int] = []
+    joined = one.joined
+    monkeypatch.setattr(one, "joined", lambda *parts: calls.append(0) or joined(*parts))
+    sizes = {"inputs": 16, "outputs": 24, "dtype": torch.bfloat16, **given}
+    with FakeTensorMode():
+        convolution = made(**sizes)
+        x = torch.empty(2, sizes["inputs"], 5, 7, dtype=sizes["dtype"], device="cuda")
+        with torch.no_grad():
+            found, wanted = rectified(convolution, x), F.relu(convolution(x))
+        assert len(calls) == taken
+        assert (found.shape, found.dtype, found.device) == (wanted.shape, wanted.dtype, wanted.device)
+        assert found.is_contiguous(memory_format=torch.channels_last) == taken
+        assert not serves(x, convolution.weight)  # gradients are wanted here
