@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import regard
 from conftest import Pairs, stopped_in, write_pairs
 from regard.data.plan import Blocks
+from regard.learn.settings import Train
+from regard.runs.training import _packs
 from regard.tasks.task import Encoded
 from regard.tasks.translate import Translate
 from regard.waists import IGNORE
@@ -49,6 +54,31 @@ def test_what_fills_up_is_not_learnt_from(name: str, label: str) -> None:
     assert torch.allclose(sums[0], sums[1], rtol=1e-12)
     for ours, right in zip(gradients[1], gradients[0], strict=True):
         assert (ours - right).norm() <= 1e-9 * (1 + right.norm())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "device", "asked", "begun", "filled"),
+    [
+        ("rnn", "cuda", "auto", None, True),
+        ("rnn", "cuda", "off", None, False),
+        ("rnn", "cuda", "auto", False, False),
+        ("rnn", "cpu", "auto", None, False),
+        ("rnn", "cpu", "auto", True, True),
+        ("transformer", "cpu", "auto", None, False),
+        ("transformer", "cpu", "on", None, True),
+    ],
+)
+def test_rows_are_filled_up_on_a_gpu_in_any_precision(
+    name: str, device: str, asked: Any, begun: bool | None, filled: bool, precision: Any
+) -> None:
+    model, found = encoded(name, "")
+    settings = SimpleNamespace(train=Train(tokens=200, packed=asked, precision=precision))
+    order: Any = SimpleNamespace(settings=settings, identity=SimpleNamespace(task=TASK))
+    prepared: Any = SimpleNamespace(config=model.config, train=found)
+    console = Console(file=StringIO(), width=200)
+    assert _packs(order, prepared, torch.device(device), console, begun) == filled
+    assert ("slow" in console.file.getvalue()) == (name == "transformer" and filled)  # type: ignore[attr-defined]
 
 
 def test_a_run_that_was_begun_on_a_gpu_goes_on_with_its_grains(

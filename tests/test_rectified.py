@@ -15,7 +15,8 @@ from regard.nn.rectified import rectified, serves
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_on_a_cpu_it_is_the_two_after_another(bias: bool) -> None:
+def test_on_a_cpu_it_is_the_two_after_another(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     convolution = nn.Conv2d(8, 16, 3, padding=1, bias=bias, dtype=torch.bfloat16)
     x = torch.randn(2, 8, 5, 7, dtype=torch.bfloat16)
     with torch.no_grad():

@@ -53,9 +53,11 @@ class Train:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto is bfloat16 autocast where the hardware multiplies it fast, else float32"""
     packed: Literal["auto", "on", "off"] = "auto"
-    """samples one after another in a row of constant size, without padding; auto is on with bfloat16 on CUDA"""
+    """samples one after another in a row of constant size, without padding; auto is on with bfloat16 on CUDA, where
+    systems that go from token to token read rows filled up to few sizes instead"""
     compile: Literal["auto", "off", "graph", "on"] = "auto"
-    """graph records the launches of a grain once (CUDA, packed), on compiles too; auto times them and keeps the faster"""
+    """graph records the launches of a grain once (CUDA, rows of one size or few), on compiles too; auto times them and keeps
+    the faster"""
     deterministic: bool = False
     """the same numbers each time on CUDA too, somewhat slower; the CPU always does"""
     every: int = 1000
