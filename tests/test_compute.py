@@ -14,6 +14,7 @@ from regard.learn.settings import Train
 from regard.learn.world import World
 from regard.tasks.task import Terms
 from regard.tasks.translate import Translate
+from regard.waists import Batch
 from tiny import TINY, collate, tiny
 
 
@@ -331,3 +332,49 @@ def test_grains_that_were_to_have_one_shape_and_have_two_are_refused(monkeypatch
     compute(collate(model, TINY["transformer"].samples[:1]))
     with pytest.raises(ValueError, match="one shape"):
         compute(collate(model, TINY["transformer"].samples[:2]))
+
+
+class Gathering(torch.nn.Module):
+    """A loss with what a grain leaves behind beside gradients: statistics and the state of chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.nn.functional.dropout(self.norm(batch.x)).square().sum(), torch.tensor(len(batch.x))
+
+
+@pytest.mark.parametrize("fails", [None, 1, 2])
+def test_recording_leaves_statistics_and_chance_as_one_grain_does(
+    monkeypatch: pytest.MonkeyPatch, fails: int | None
+) -> None:
+    made: list[int] = []
+
+    def record(work: Any, device: Any, pool: Any = None) -> Any:
+        made.append(0)
+        result = tuple(part.clone() for part in (work(), work())[0])
+        if len(made) == fails:
+            raise RuntimeError("cannot be recorded")
+        return Repeated(work, result), result
+
+    monkeypatch.setattr("regard.learn.compute.record", record)
+    random = torch.Generator().manual_seed(2)
+    grains = [Batch(torch.randn(many, 3, generator=random)) for many in (4, 4, 6, 4, 6, 6, 4)]
+
+    def learnt(way: Any) -> list[torch.Tensor]:
+        loss = Gathering()
+        compute = Compute(loss, Train(accumulate=2), torch.device("cpu"), World(), steady=False, few=True)
+        compute.recordable = True
+        compute.choose(way)
+        found = []
+        for number, batch in enumerate(grains):
+            torch.manual_seed(number)
+            found += [compute(batch)[0].clone(), torch.rand(1)]
+        found += [part.clone() for part in loss.buffers()]
+        return found + [p.grad for p in compute.parameters if p.grad is not None]
+
+    given = [batch.x.clone() for batch in grains]
+    for ours, right in zip(learnt("graph"), learnt("plain"), strict=True):
+        assert torch.allclose(ours, right, rtol=1e-5)
+    assert all(torch.equal(batch.x, x) for batch, x in zip(grains, given, strict=True))

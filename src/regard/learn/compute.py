@@ -175,7 +175,8 @@ class Recorded:
             self.seen.add(key)  # a shape that comes once is not worth its recording
             return False
         try:
-            self.recordings[key] = self._record(batch.to(self.compute.device))
+            # its own copy, which later grains are written into, and not what somebody has there already
+            self.recordings[key] = self._record(batch.map(lambda part: part.to(self.compute.device, copy=True)))
         except RuntimeError as error:
             if not self.recordings:
                 raise
