@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -23,6 +25,13 @@ def choosing() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+@functools.cache
+def _side(device: int, thread: int) -> Any:
+    """A stream of its own, and the same for all that is recorded: libraries keep memory for each, and recordings of one pool
+    can share only what one stream has used."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def record(
     work: Callable[[], T], device: torch.device, warm: int = 3, pool: Any = None
 ) -> tuple[torch.cuda.CUDAGraph, T]:
@@ -32,7 +41,7 @@ def record(
 
     Recording asks for a few real runs before it, on a stream of their own; what they change is the caller's affair."""
     with torch.cuda.device(device), choosing():
-        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = _side(torch.cuda.current_device(), threading.get_ident())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(warm):
