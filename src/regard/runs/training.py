@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard.errors import SettingError, UnknownName
+from regard.errors import SettingError, UnknownFolder
 from regard.learn.optimiser import autocasts
 from regard.learn.settings import Train
 from regard.learn.world import asked_world, together
@@ -93,8 +93,10 @@ def train(
 def _begin(folder: RunFolder, sources: Sources, resume: bool, console: Console) -> None:
     folder.refuse_if_taken()
     if resume and not sources.data:
-        near = [str(path) for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
-        raise UnknownName("run", str(folder.path), near)
+        runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
+        raise UnknownFolder(
+            "run", folder.path, runs, "With --resume and without --data a run goes on, and there is none."
+        )
     if resume:
         tell(console, f"{folder.path}: there is no run to resume; starting at step 0")
 
