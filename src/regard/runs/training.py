@@ -72,6 +72,9 @@ def train(
             made = start_from(fresh, order.start, order.settings.model)
         else:
             made = [] if order.brought is None or not order.brought.is_dir() else open_eyes(fresh)
+            if order.brought is None and (named_one := order.settings.model.get("encoder")):
+                # whoever names a preset may think that it has learnt
+                made = [f"it sees through {named_one}, made anew: what has learnt is a folder"]
         for line in made if not going_on else ():
             tell(console, f"  {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
