@@ -47,7 +47,8 @@ class UnknownFolder(UnknownName):
 
     def __init__(self, kind: str, folder: Path, among: Iterable[Path], advice: str = "") -> None:
         prefix = "" if folder.parent == Path() else f"{folder.parent}/"
-        near = nearest(folder.name, (path.name for path in among), prefix)
+        names = sorted(path.name for path in among)
+        near = nearest(folder.name, names, prefix) or ("" if names else "There is none.")
         RegardError.__init__(self, " ".join(filter(None, (f"unknown {kind} '{folder}'.", near, advice))))
 
 

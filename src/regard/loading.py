@@ -36,6 +36,9 @@ def read_identity(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         beside = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
         raise UnknownFolder("folder", folder, beside, "Train one with 'regard train', or see 'regard demo'.")
     if not (folder / "config.json").exists():
+        if (folder / "checkpoints").is_dir():
+            advice = "it was stopped before its first validation, or has not come to it. Go on with it by --resume"
+            raise RunError(f"{folder}: the run has no model yet: {advice}.")
         raise RunError(f"{folder}: is no run and no published model: it has no config.json and model.safetensors.")
     try:
         published = json.loads((folder / "config.json").read_text(encoding="utf-8"))
