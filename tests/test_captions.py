@@ -141,6 +141,9 @@ def test_a_folder_is_known_by_its_file_and_a_part_by_its_name(place: Path) -> No
     (place / "captions.jsonl").unlink()
     with pytest.raises(DataError, match=r"folder without a file of captions.*plain\.jsonl"):
         samples(place)
+    (place / "bare").mkdir()
+    with pytest.raises(DataError, match=r"None of its files ends in .*\.jsonl.*: name the file that has them"):
+        samples(place / "bare")
 
 
 def test_blanks_are_left_out_and_named(place: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from regard.config import as_dict, coerce, describe, from_dict, override, parse_assignments, read_settings
 from regard.data.settings import Data
 from regard.decode.settings import Decode
-from regard.errors import SettingError, suggest
+from regard.errors import SettingError, UnknownColumn, UnknownFolder, suggest
 from regard.learn.settings import Train
 from regard.runs.settings import GROUPS, check_model, differences, gather, resolve
 from regard.systems import SYSTEMS
@@ -114,6 +114,18 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(kind: type[Any]) -
 def test_without_a_near_name_all_are_listed() -> None:
     assert suggest("zzz", ["b", "a", "a"]) == "There is: a, b." and suggest("zzz", []) == "There is none."
     assert suggest("trian", ["train", "data"]) == "Did you mean 'train'?"
+
+
+def test_columns_are_listed_once_and_folders_compared_by_their_names() -> None:
+    assert str(UnknownColumn("bild", ["image"], "a.csv has: image.")) == "unknown column 'bild'. a.csv has: image."
+    near = str(UnknownColumn("imge", ["image"], "a.csv has: image."))
+    assert near == "unknown column 'imge'. Did you mean 'image'? a.csv has: image."
+    beside = [Path("/a/long/way/shapes"), Path("/a/long/way/resnet-18")]
+    told = str(UnknownFolder("folder", Path("/a/long/way/resnet-50"), beside, "Train one."))
+    assert told == "unknown folder '/a/long/way/resnet-50'. Did you mean '/a/long/way/resnet-18'? Train one."
+    assert (
+        str(UnknownFolder("run", Path("mnie"), [Path("mine"), Path("x")])) == "unknown run 'mnie'. Did you mean 'mine'?"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

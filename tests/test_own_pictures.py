@@ -33,6 +33,7 @@ from regard.runs.parts import divide
 from regard.runs.progress import Reporter, rough
 from regard.runs.reading import empties
 from regard.runs.settings import GROUPS
+from regard.runs.window import Window
 from regard.systems import find_preset
 from regard.tasks import SEEING, TASKS, find_task, means
 from regard.tasks.heads import numbered
@@ -120,8 +121,13 @@ def test_a_blank_line_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_steps_are_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
-    Reporter(9, 0).advance(Step(3, torch.tensor(0.5), torch.tensor(1.0), 0.1))
-    assert "3/9  loss  0.5000" in capsys.readouterr().out
+    window = Window(lambda step: 40, 0)
+    for number in (1, 2, 3):
+        window.add(Step(number, torch.tensor(0.5), torch.tensor(1.0), 0.1))
+    window.begun -= 30.0  # ten seconds a step
+    Reporter(9, 0).advance(window.steps[-1], *window.glance(9))
+    assert capsys.readouterr().out == "step       3/9  loss  0.5000  rate 1.00e-01          4 tokens/s  left 0:01:00\n"
+    assert len(window.steps) == 3, "a glance leaves the window as it is"
 
 
 def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:

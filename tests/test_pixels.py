@@ -471,4 +471,7 @@ def test_a_stripe_is_cut_before_it_fills_the_memory() -> None:
 def test_another_size_cuts_off_as_much() -> None:
     assert Pixels((224, 224), "shortest", 256, True).at(112, 112).edge == 128
     assert Pixels().at(32, 48).size == (32, 48)
+    cut = Pixels((48, 48), "shortest", crop=True)
+    assert cut.kept(120, 160) == cut.kept(160, 120) == 0.75 and cut.kept(90, 90) == 1 == Pixels((48, 48)).kept(120, 160)
+    assert Pixels((224, 224), "shortest", 256, True).kept(300, 300) == 0.875**2
     assert Pixels((224, 224), "shortest", 256, True).least == 256 and Pixels((32, 48)).least == 48

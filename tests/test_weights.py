@@ -338,6 +338,9 @@ def test_a_missing_folder_is_refused_with_the_nearest_there_is(tmp_path: Path) -
         regard.load(tmp_path / "edne")
     with pytest.raises(UnknownName, match=r"There is none\."):
         regard.load(tmp_path / "nowhere" / "at all")
+    (tmp_path / "ende" / "checkpoints").mkdir()
+    with pytest.raises(RegardError, match=r"ende: the run has no model yet: .* --resume"):
+        regard.load(tmp_path / "ende")
 
 
 def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:

@@ -167,11 +167,16 @@ def test_what_was_looked_at_keeps_its_light() -> None:
     assert tint(np.zeros((2, 2, 3), dtype=np.uint8)) > 0.4 and tint(np.full((2, 2, 3), 255, dtype=np.uint8)) == 0
 
 
-def test_even_looks_are_not_bright() -> None:
+def test_even_looks_are_not_bright_and_the_sheet_says_so(tmp_path: Path) -> None:
     even = np.full((4, 4), 1 / 16)
     assert bright(even) == EVEN / 16 and bright(np.eye(4) / 2) == 0.5 and bright(np.ones((1, 1))) == 1
     picture = np.full((8, 8, 3), 255, dtype=np.uint8)
     assert lit(picture, even, bright(even)).max() < 255 * (DARK + (1 - DARK) / 3)
+    for weights, said in ((even, True), (np.eye(4) / 4, False)):
+        words = (Said("a", 0.5),) * 5
+        saying = Saying(picture, words, (Layer("one", np.broadcast_to(weights, (1, len(words), 4, 4))),))
+        sheet = draw_wordwise(saying, tmp_path / "sheet.svg").read_text()
+        assert ("nearly alike" in sheet) is said and "in each picture by itself" in sheet
 
 
 # -- sheets, pages and numbers

@@ -21,7 +21,7 @@ class DataError(RegardError):
     def __init__(self, problem: str, path: str | Path | None = None, line: int | None = None, advice: str = "") -> None:
         place = "" if path is None else f"{path}" + ("" if line is None else f", line {line}") + ": "
         super().__init__(f"{place}{problem}" + (f" {advice}" if advice else ""))
-        self.path, self.line, self.problem = path, line, problem
+        self.path, self.line, self.problem, self.advice = path, line, problem, advice
 
 
 class SettingError(RegardError):
@@ -35,6 +35,23 @@ class UnknownName(RegardError):
         super().__init__(f"unknown {kind} '{name}'. {suggest(name, known)}" + (f" {advice}" if advice else ""))
 
 
+class UnknownColumn(UnknownName):
+    """A column that a file does not have; `has` lists those that it has, so that only near ones are offered besides."""
+
+    def __init__(self, name: str, known: Iterable[str], has: str) -> None:
+        RegardError.__init__(self, " ".join(filter(None, (f"unknown column '{name}'.", nearest(name, known), has))))
+
+
+class UnknownFolder(UnknownName):
+    """A folder that is not there. Names are compared, not paths: what all of them lie in makes none of them near."""
+
+    def __init__(self, kind: str, folder: Path, among: Iterable[Path], advice: str = "") -> None:
+        prefix = "" if folder.parent == Path() else f"{folder.parent}/"
+        names = sorted(path.name for path in among)
+        near = nearest(folder.name, names, prefix) or ("" if names else "There is none.")
+        RegardError.__init__(self, " ".join(filter(None, (f"unknown {kind} '{folder}'.", near, advice))))
+
+
 class WeightsError(RegardError):
     """Weights that do not fit the model: missing, unexpected, of another shape, or in a form we refuse to open."""
 
@@ -46,10 +63,14 @@ class RunError(RegardError):
 def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """'Did you mean …?' with the nearest names, or the whole (short) list when nothing is near."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return "Did you mean " + " or ".join(f"'{prefix}{n}'" for n in near) + "?"
-    return f"There is: {', '.join(names)}." if names else "There is none."
+    everything = f"There is: {', '.join(names)}." if names else "There is none."
+    return nearest(name, names, prefix) or everything
+
+
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """'Did you mean …?' with the nearest names; nothing when none is near."""
+    near = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
+    return "Did you mean " + " or ".join(f"'{prefix}{n}'" for n in near) + "?" if near else ""
 
 
 class Interrupted(RegardError):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import as_dict, from_dict
-from regard.errors import RegardError, RunError, SettingError, UnknownName, WeightsError
+from regard.errors import RegardError, RunError, SettingError, UnknownFolder, WeightsError
 from regard.inputs.pixels import Pixels
 from regard.systems import SYSTEMS, find_published, find_system
 from regard.systems.captioning import SEEING, Captioner
@@ -33,9 +33,12 @@ def read_identity(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"{folder} is a preset, which has learnt nothing yet: train it, and name the folder of its run."
             )
         parent = folder.parent
-        near = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
-        raise UnknownName("folder", str(folder), near, "Train one with 'regard train', or see 'regard demo'.")
+        beside = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+        raise UnknownFolder("folder", folder, beside, "Train one with 'regard train', or see 'regard demo'.")
     if not (folder / "config.json").exists():
+        if (folder / "checkpoints").is_dir():
+            advice = "it was stopped before its first validation, or has not come to it. Go on with it by --resume"
+            raise RunError(f"{folder}: the run has no model yet: {advice}.")
         raise RunError(f"{folder}: is no run and no published model: it has no config.json and model.safetensors.")
     try:
         published = json.loads((folder / "config.json").read_text(encoding="utf-8"))

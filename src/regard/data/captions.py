@@ -117,6 +117,8 @@ def file_of(entry: str) -> tuple[Path, tuple[str, ...]]:
             return found[0], parts
         files = found or files
     advice = f"It holds: {listed(file.name for file in files)}. Name the one that has them."
+    if not files:
+        advice = f"None of its files ends in {', '.join(SUFFIXES)}: name the file that has them."
     raise DataError("is a folder without a file of captions, such as captions.jsonl.", folder, advice=advice)
 
 

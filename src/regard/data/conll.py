@@ -16,7 +16,7 @@ from regard.data.columns import listed, short
 from regard.data.files import Complain, lines
 from regard.data.rows import format_of
 from regard.data.schemes import OUTSIDE, parted
-from regard.errors import DataError, UnknownName
+from regard.errors import DataError, UnknownColumn
 
 WORDS = ("words", "tokens", "word", "token", "form", "sentence", "text")
 TAGS = ("tags", "ner_tags", "labels", "tag", "ner_tag", "ner", "label", "pos_tags", "pos", "upos")
@@ -125,7 +125,7 @@ def _layout(path: Path, line: int, text: str, columns: Mapping[str, str] | None,
     for name in named:
         if name not in cells:
             found = f"{path}, line {line}, has: {listed(cells)}"
-            raise UnknownName("column", name, map(short, cells), f"{found}. Places count from 0: words=0 tags=1.")
+            raise UnknownColumn(name, map(short, cells), f"{found}. Places count from 0: words=0 tags=1.")
     word, tag = UNIVERSAL if format_of(path) == ".conllu" and len(cells) > max(UNIVERSAL) else (0, len(cells) - 1)
     if header:
         word, tag = usual[0] or 0, tag if usual[1] is None else usual[1]

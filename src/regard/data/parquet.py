@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.columns import Wanted, listed, short
-from regard.errors import DataError, RegardError, UnknownName
+from regard.errors import DataError, RegardError, UnknownColumn
 
 BATCH = 4096
 """rows that are turned into text together, at most"""
@@ -95,7 +95,7 @@ def _choose(path: Path, schema: Any, wanted: Wanted) -> tuple[str, dict[str, str
         )
     for name in wanted.needed.values():
         if name not in kinds:
-            raise UnknownName("column", name, map(short, kinds), f"{path} has: {listed(kinds)}.")
+            raise UnknownColumn(name, map(short, kinds), f"{path} has: {listed(kinds)}.")
     for name, column in wanted.present(kinds).items():
         if not _fits(kinds[column], number=name in wanted.numbers, several=name.endswith("s")):
             advice = f"{wanted.choose}, of: {listed(texts)}." if texts else "No column of it does."

@@ -13,7 +13,7 @@ from regard.data.columns import Wanted, listed, short
 from regard.data.files import Complain, existing
 from regard.data.parquet import parquet_names
 from regard.data.rows import PARQUET, Row, format_of, heading, iterate_rows
-from regard.errors import DataError, UnknownName
+from regard.errors import DataError, UnknownColumn
 
 CALLED = {
     "image": ("image", "img", "picture", "photo", "image_path", "file_name", "filename", "file", "path"),
@@ -104,7 +104,7 @@ def _columns(path: Path, schema: Any, chosen: Mapping[str, str] | None) -> dict[
         raise DataError("no columns have names that pictures and what belongs to them have.", path, advice=advice)
     for name in chosen.values():
         if name not in there:
-            raise UnknownName("column", name, map(short, there), f"{path} has: {listed(there)}.")
+            raise UnknownColumn(name, map(short, there), f"{path} has: {listed(there)}.")
     return dict(chosen)
 
 

@@ -11,7 +11,7 @@ from regard.data.columns import listed, short
 from regard.data.files import Complain, blocks, lines
 from regard.data.parquet import parquet_names
 from regard.data.rows import OBJECTS, format_of, parsed_object
-from regard.errors import DataError, UnknownName
+from regard.errors import DataError, UnknownColumn
 
 Records = Iterator[tuple[int, dict[str, Any]]]
 """The number of a line or a row from 1, and what stands there; a blank line is nothing."""
@@ -52,7 +52,7 @@ def picked(
         if wanted in chosen:
             if chosen[wanted] not in record:
                 has = f"{path}, line {line}, has: {listed(record)}."
-                raise UnknownName("column", chosen[wanted], map(short, record), has)
+                raise UnknownColumn(chosen[wanted], map(short, record), has)
             found[wanted] = record[chosen[wanted]]
         elif (name := next((small[name] for name in names if name in small), None)) is not None:
             found[wanted] = record[name]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from regard.data.columns import Wanted, listed, short
 from regard.data.files import Complain, existing, lines, refuse
 from regard.data.parquet import parquet_names, parquet_rows
-from regard.errors import DataError, UnknownName
+from regard.errors import DataError, UnknownColumn
 
 T = TypeVar("T")
 Row = tuple[int, dict[str, Any]]
@@ -215,7 +215,7 @@ def _by_name(path: Path, line: int, names: list[str], wanted: Wanted) -> tuple[d
     for name in needed.values():
         if name not in names:
             found = f"--columns holds for every file, and the header, {path}, line {line}, has: {listed(names)}."
-            raise UnknownName("column", name, map(short, names), found)
+            raise UnknownColumn(name, map(short, names), found)
     return _places(path, line, names, wanted.present(names)), True
 
 
@@ -249,7 +249,7 @@ def _values(path: Path, line: int, text: str, wanted: Wanted, first: bool) -> di
             continue
         found = f"has: {listed(record)}"
         if wanted.chosen is not None and first:
-            raise UnknownName("column", name, map(short, record), f"{path}, line {line}, {found}.")
+            raise UnknownColumn(name, map(short, record), f"{path}, line {line}, {found}.")
         advice = f"{wanted.choose}." if wanted.chosen is None else ""
         raise DataError(f"has no key '{name}'; it {found}.", path, line, advice)
     return {

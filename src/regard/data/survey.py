@@ -152,7 +152,8 @@ class Surveyed(ABC, Generic[T]):
                 elif note:
                     self.tally("empty").add(self._at(item.path, item.line, item.text))
         except DataError as error:  # what cannot be read past, such as a damaged archive
-            complain("unreadable", error)
+            told = f"{error.problem} {error.advice}".rstrip()  # there is one of them, and it says what to do
+            complain("unreadable", DataError(told, error.path, error.line))
 
     def _note_oddities(self, sample: T, texts: Iterable[str]) -> None:
         """Each kind once for a sample, where it is first seen."""

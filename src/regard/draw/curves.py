@@ -26,7 +26,7 @@ WIDTH: Final = 12.0
 LOSS_HIGH: Final = 3.8
 HIGH: Final = 1.7
 BETWEEN: Final = 0.85  # inches between panels, for ticks and titles
-TRAINING: Final = "training (dropout and smoothing as set)"
+TRAINING: Final = "training (dropout, smoothing and penalties as set)"
 _NO_METRIC: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "merged"})
 
 

@@ -66,13 +66,15 @@ def _draw_each(axes: Axes, lengths: Lengths) -> None:
     edges, grows = _edges(lengths, 48)
     limit, most = lengths.longest, edges[-1]
     near = most > limit / 2 and limit > 0  # a limit far away would press everything into a corner
+    highest = 1
     for side, (name, colour) in enumerate(zip(lengths.names, COLOURS, strict=False)):
         values = lengths.tokens[:, side]
         heights = np.histogram(values, edges)[0]
+        highest = max(highest, int(heights.max()))
         axes.stairs(heights, edges, color=colour, fill=True, alpha=0.16)
         axes.stairs(heights, edges, color=colour, linewidth=1.6, label=f"{name}, median {int(np.median(values)):,}")
     axes.set_yscale("log")
-    axes.set_ylim(0.7, None)
+    axes.set_ylim(0.7, 3.0 * highest)  # room for the legend, which would hide the highest bars
     if grows:
         axes.set_xscale("log")
     axes.set_xlim(_begin(edges, lengths), 1.02 * (max(most, limit) if near else most))

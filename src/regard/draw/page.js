@@ -54,6 +54,7 @@ function shownName() {
   const { layer, head } = state, map = chosen();
   const one = layer === MEAN ? `mean of ${map.layers} layers` : `layer ${layer} of ${map.layers}`;
   const first = map.by === "layers" ? "all layers" : one;
+  if (map.heads === 1) return first;
   return `${first}, ${head === MEAN ? `mean of ${map.heads} heads` : `head ${head} of ${map.heads}`}`;
 }
 
@@ -117,6 +118,8 @@ function show(everything) {
   find("#deck").classList.toggle("single", single);
   find("#deck .choose").hidden = find(".overview").hidden = single;
   find("#layers").parentElement.hidden = map.by === "layers";
+  find("#heads").parentElement.hidden = map.heads === 1;
+  find("#sideways").hidden = map.heads === 1;
   const row = `Each row ${map.depends ? "depends on" : "looks at"} the columns.`;
   const how = state.view === "grid" ? row : "Point at a token to see its arcs alone.";
   find("#shown").textContent = single ? how : `${shownName()[0].toUpperCase()}${shownName().slice(1)}. ${how}`;

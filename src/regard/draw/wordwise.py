@@ -33,6 +33,7 @@ FINE: Final = 320
 """Pixels that a small picture is enlarged to, so that light falls smoothly on it."""
 EVEN: Final = 4
 """The brightest light is so many even shares at least: what is looked at evenly looks so."""
+EVENLY: Final = "; dim: all places nearly alike"
 DARK: Final = 0.38
 """How much of a picture is seen where nothing was looked at."""
 WARM: Final = (255, 178, 92)
@@ -152,11 +153,9 @@ def draw_wordwise(
             said = saying.words[number - 1] if number else None
             own = picture if said is None else lit(picture, maps[number - 1], bright(maps[number - 1]))
             _panel(sheet, own, (left, down, side, tall), said)
-        _scale(
-            sheet,
-            top + rows * (HEAD + tall + GAP) + 0.06,
-            f"what {saying.how} most is brightest, in each picture by itself",
-        )
+        even = any(bright(own) > own.max() for own in maps)
+        told = f"what {saying.how} most is brightest, in each picture by itself" + EVENLY * even
+        _scale(sheet, top + rows * (HEAD + tall + GAP) + 0.06, told)
         return sheet.save(path, ending)
 
 

@@ -31,6 +31,8 @@ HIDDEN = 8
 """Parts down and across that a picture is hidden in, where there is no attention; what is hidden is twice as wide."""
 TOGETHER = 16
 """Pictures with a hidden part that are looked at together."""
+WHOLE = 0.99
+"""From this share on it is not worth a word that the edges of a picture were cut off."""
 
 Groups = list[range]
 """The tokens of each word."""
@@ -87,7 +89,9 @@ def explain_caption(model: Asked, source: Any, target: str | None = None, at: Pi
     """Caption the picture (unless `target` is given), then read the caption once more with all attentions watched."""
     if at is not None:
         raise RegardError("a caption shows what each of its words looked at: no place can be asked.")
-    seen, text, config = model.pixels_or_refuse().prepare(picture_of(source)), model.text_or_refuse(), model.config
+    pixels, text, config = model.pixels_or_refuse(), model.text_or_refuse(), model.config
+    whole = picture_of(source)
+    seen, kept = pixels.prepare(whole), pixels.kept(*whole.shape[:2])
     said = _tokens(model, source, target)
     # what was broken off is as long as can be read, and its end was not said
     read, says = [config.start, *said][: config.length], [*said, config.end][: config.length]
@@ -98,6 +102,8 @@ def explain_caption(model: Asked, source: Any, target: str | None = None, at: Pi
     words = tuple(_word(text, said, group, own, logs) for group in groups)
     facts = {"probability of the whole caption": f"{float(own.double().sum().exp()):.3g}"}
     facts["of its end"] = f"{float(own[-1].exp()):.3g}" if len(says) > len(said) else "it was broken off"
+    if kept < WHOLE:
+        facts["seen of the picture"] = f"its middle, {100 * kept:.0f} %"
     layers, how = grid_layers(model.body, batch, looks, groups), LOOKED
     if layers:
         aside = 1 - float(np.mean([layer.weights.sum((2, 3)).mean() for layer in layers]))

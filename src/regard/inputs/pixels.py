@@ -174,6 +174,11 @@ class Pixels:
         """The height and width of what becomes of a picture of these."""
         return self.size if self.crop else self._resized(height, width)
 
+    def kept(self, height: int, width: int) -> float:
+        """The share of a picture of these that is left where its middle is cut out."""
+        had = self._resized(height, width) if self.crop else self.size
+        return math.prod(min(wanted / side, 1.0) for wanted, side in zip(self.size, had, strict=True))
+
     def prepare(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """(H, W, 3) bytes at the size that the model reads, as bytes."""
         picture = self._without_ends(picture)

@@ -78,16 +78,16 @@ class Reporter:
     def say(self, text: str) -> None:
         tell(self.console, text)
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Step, speed: float, left: float) -> None:
+        """Between two lines of the log, which are far from each other where steps take long."""
         if self.bar is None:
-            if time.monotonic() - self.last_line > QUIET_SECONDS:  # few steps, each of which takes long
-                self.last_line = time.monotonic()
-                self.say(f"step {step.number:>7,}/{self.steps:,}  loss {float(step.loss):7.4f}  rate {step.rate:8.2e}")
+            if time.monotonic() - self.last_line > QUIET_SECONDS:
+                self._line(step.number, float(step.loss), step.rate, speed, "", left)
             return
         self.bar.update(self.line, completed=step.number)
         if time.monotonic() - self.last_line > GLANCE_SECONDS:  # reading the loss waits for the device: not every step
             self.last_line = time.monotonic()
-            self.bar.update(self.line, loss=f"{float(step.loss):.4f}", rate=f"{step.rate:.2e}")
+            self.bar.update(self.line, loss=f"{float(step.loss):.4f}", rate=f"{step.rate:.2e}", speed=speed)
 
     def trained(self, row: dict[str, Any], left: float, due: bool = False) -> None:
         """Without a terminal a line now and then, and one that is `due`."""
@@ -98,11 +98,14 @@ class Reporter:
             shown = {"loss": f"{row['loss']:.4f}", "rate": f"{row['rate']:.2e}", "speed": speed, "waiting": waiting}
             self.bar.update(self.line, **shown)
         elif due or time.monotonic() - self.last_line > QUIET_SECONDS:
-            self.last_line = time.monotonic()
-            self.say(
-                f"step {row['step']:>7,}/{self.steps:,}  loss {row['loss']:7.4f}  rate {row['rate']:8.2e}  "
-                f"{speed:>9,.0f} {self.counted}/s{waiting}  left {clock(left)}"
-            )
+            self._line(row["step"], row["loss"], row["rate"], speed, waiting, left)
+
+    def _line(self, step: int, loss: float, rate: float, speed: float, waiting: str, left: float) -> None:
+        self.last_line = time.monotonic()
+        self.say(
+            f"step {step:>7,}/{self.steps:,}  loss {loss:7.4f}  rate {rate:8.2e}  "
+            f"{speed:>9,.0f} {self.counted}/s{waiting}  left {clock(left)}"
+        )
 
     def validated(self, row: dict[str, Any], scores: str, best: bool) -> None:
         mark = "  best so far" if best else ""

@@ -173,7 +173,7 @@ class Trainer:
         """What is due after a step: a line of the log, a validation, a checkpoint."""
         window = self.window
         window.add(step)
-        reporter.advance(step)
+        reporter.advance(step, *window.glance(self.config.steps))
         last = step.number == self.config.steps
         often = self.config.log
         if often == Train.log:  # it was not set

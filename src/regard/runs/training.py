@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard.errors import SettingError, UnknownName
+from regard.errors import SettingError, UnknownFolder
 from regard.learn.optimiser import autocasts
 from regard.learn.settings import Train
 from regard.learn.world import asked_world, together
@@ -72,6 +72,9 @@ def train(
             made = start_from(fresh, order.start, order.settings.model)
         else:
             made = [] if order.brought is None or not order.brought.is_dir() else open_eyes(fresh)
+            if order.brought is None and (named_one := order.settings.model.get("encoder")):
+                # whoever names a preset may think that it has learnt
+                made = [f"it sees through {named_one}, made anew: what has learnt is a folder"]
         for line in made if not going_on else ():
             tell(console, f"  {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
@@ -93,8 +96,10 @@ def train(
 def _begin(folder: RunFolder, sources: Sources, resume: bool, console: Console) -> None:
     folder.refuse_if_taken()
     if resume and not sources.data:
-        near = [str(path) for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
-        raise UnknownName("run", str(folder.path), near)
+        runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
+        raise UnknownFolder(
+            "run", folder.path, runs, "With --resume and without --data a run goes on, and there is none."
+        )
     if resume:
         tell(console, f"{folder.path}: there is no run to resume; starting at step 0")
 

@@ -50,6 +50,11 @@ class Window:
         self.tokens, self.begun, self.rested = 0, time.perf_counter(), waited
         return row
 
+    def glance(self, steps: int) -> tuple[float, float]:
+        """The speed since the last line of the log and the seconds left, while the next line is not due."""
+        seconds, many = max(time.perf_counter() - self.begun, 1e-9), max(len(self.steps), 1)
+        return self.tokens / seconds, (steps - self.done - len(self.steps)) * seconds / many
+
     def left(self, steps: int) -> float:
         return (steps - self.done) * self.pace
 

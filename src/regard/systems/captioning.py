@@ -81,7 +81,7 @@ class Captioner:
         if system not in self.sees:
             raise SettingError(
                 f"model.encoder={self.encoder} is of the system '{system}', and this captioner sees through "
-                f"{' or '.join(self.sees)}. {_others(str(system), self.sees)}"
+                f"{' or '.join(self.sees)}.{_others(str(system), self.sees)}"
             )
         config = dict(known["config"])
         if os.sep not in self.encoder and self.encoder not in SEEING:  # of a preset, which is made for these pictures
@@ -144,7 +144,7 @@ def _of_preset(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 def _others(system: str, sees: Sequence[str]) -> str:
     """Which captioners could."""
     able = "caption-fixed, caption-attend and caption-transformer"
-    return f"With it: {able}." if system in SEEING and system not in sees else ""
+    return f" With it: {able}." if system in SEEING and system not in sees else ""
 
 
 def _plain(value: Any) -> Any:
