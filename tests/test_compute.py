@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from regard.learn.settings import Train
 from regard.learn.world import World
 from regard.tasks.task import Terms
 from regard.tasks.translate import Translate
-from regard.waists import Batch
+from regard.waists import Batch, Offsets
 from tiny import TINY, collate, tiny
 
 
@@ -378,3 +379,9 @@ def test_recording_leaves_statistics_and_chance_as_one_grain_does(
     for ours, right in zip(learnt("graph"), learnt("plain"), strict=True):
         assert torch.allclose(ours, right, rtol=1e-5)
     assert all(torch.equal(batch.x, x) for batch, x in zip(grains, given, strict=True))
+
+
+def test_batches_whose_longest_document_differs_are_recorded_apart() -> None:
+    starts = torch.tensor([0, 2, 4])
+    few, many = (Batch(torch.zeros(1, 4), offsets=Offsets(starts, longest)) for longest in (2, 4))
+    assert ways._key(few) != ways._key(many) and ways._key(few) == ways._key(replace(few))

@@ -161,7 +161,7 @@ class Recorded:
         self.most = MOST
 
     def __call__(self, batch: Batch, last: bool) -> Result:
-        key = tuple((*tensor.shape,) for tensor in batch.tensors())
+        key = _key(batch)
         if key not in self.recordings and not self._records(key, batch):
             with nullcontext() if self.compute.proven else self._kept(always=False):
                 return self.compute.gradients(batch.to(self.compute.device))
@@ -216,7 +216,14 @@ class Recorded:
 
 
 Key = tuple[tuple[int, ...], ...]
-"""The shapes of a batch."""
+"""The shapes of a batch, and what else of it a recording takes for granted."""
+
+
+def _key(batch: Batch) -> Key:
+    longest = tuple(part.longest for part in (batch.offsets, batch.target_offsets) if part is not None)
+    return (*((*tensor.shape,) for tensor in batch.tensors()), longest)
+
+
 MOST = 64
 """Shapes that are recorded: each keeps a batch, all share the memory of a grain, and to record takes a second."""
 
