@@ -214,5 +214,5 @@ def build(config: Config) -> ConvS2S:
 
 SYSTEM = System(
     name="convs2s", about="encoder–decoder of convolutions with gates, 2017", config=Config, presets=PRESETS, build=build,
-    tasks=("translate",), unsayable=unpublished,
+    tasks=("translate", "recall"), unsayable=unpublished,
 )  # fmt: skip

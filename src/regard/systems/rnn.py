@@ -172,5 +172,5 @@ def begun(body: EncoderDecoder, spread: float) -> EncoderDecoder:
 
 SYSTEM = System(
     name="rnn", about="recurrent encoder–decoder of 2014 with a fixed context", config=Config, presets=PRESETS, build=build,
-    tasks=("translate",), unsayable=unpublished,
+    tasks=("translate", "recall"), unsayable=unpublished,
 )  # fmt: skip

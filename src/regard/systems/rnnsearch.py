@@ -215,5 +215,5 @@ def _begin(body: Searching) -> Searching:
 
 SYSTEM = System(
     name="rnnsearch", about="recurrent encoder–decoder of 2014 that aligns: the first attention", config=Config,
-    presets=PRESETS, build=build, tasks=("translate",), unsayable=unpublished,
+    presets=PRESETS, build=build, tasks=("translate", "recall"), unsayable=unpublished,
 )  # fmt: skip
