@@ -98,7 +98,9 @@ def test_what_is_computed_beyond_the_slowest_changes_not_a_bit() -> None:
     halting = halting.float()
 
     def answers(whole: bool) -> tuple[Pondered, list[Tensor]]:
-        found = halting(x.float(), lambda x, n: place(x, n).float(), lambda x, n: change(x.double(), n).float(), None, whole)
+        found = halting(
+            x.float(), lambda x, n: place(x, n).float(), lambda x, n: change(x.double(), n).float(), None, whole
+        )
         halting.zero_grad()
         (found.states.square().sum() + found.cost()[0]).backward()
         return found, [parameter.grad.clone() for parameter in halting.parameters()]  # type: ignore[union-attr]

@@ -189,7 +189,7 @@ TINY: dict[str, Tiny] = {
         {
             "halting": {"halting": True, "cap": 5, "epsilon": 0.1},
             "halting, accumulated": {"halting": True, "cap": 4, "epsilon": 0.3, "mixing": "accumulated", "norm": "pre"},
-            "pre-norm, steps learnt": {"norm": "pre", "times": "learned", "positions": "halves", "pad": 5, "start": 0, "end": 7},
+            "pre-norm, steps learnt": {"norm": "pre", "times": "learned", "positions": "halves", "pad": 5, "start": 0},
         },
     ),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from regard.nn.position import Sinusoid, added
 from regard.nn.relative import Relative, Standing, check_relative, inside
 from regard.nn.rules import marks
 from regard.nn.state import DecoderState
-from regard.systems.preset import Preset, System, check_sizes
+from regard.systems.preset import RECALLS, Preset, System, check_sizes
 from regard.systems.targets import Sides, prompt_of, target_of
 from regard.waists import Batch, States
 from regard.weights import Names, Published, Tensors, entry, tied
@@ -281,5 +281,5 @@ def unsayable(config: Config) -> str:
 
 SYSTEM = System(
     name="transformer", about="encoder–decoder of 2017: sequence to sequence", config=Config, presets=PRESETS, build=build,
-    names=NAMES, published=PUBLISHED, tasks=("translate", "recall"), adapt=adapt, dress=dress, unsayable=unsayable,
+    names=NAMES, published=PUBLISHED, tasks=("translate", "recall"), recipes=RECALLS, adapt=adapt, dress=dress, unsayable=unsayable,
 )  # fmt: skip

@@ -23,7 +23,7 @@ from regard.nn.position import Layout, Learned, Sinusoid
 from regard.nn.repeated import Ran, Repeated
 from regard.nn.rules import marks
 from regard.nn.state import DecoderState
-from regard.systems.preset import Preset, System, check_sizes, unpublished
+from regard.systems.preset import RECALLS, Preset, System, check_sizes, unpublished
 from regard.systems.targets import Sides, prompt_of, target_of
 from regard.waists import IGNORE, Batch, Offsets, States
 
@@ -127,7 +127,9 @@ class Universal(CrossDecoder):
     encoder: Repeated  # type: ignore[assignment]
     decoder: Repeated  # type: ignore[assignment]
 
-    def __init__(self, tokens: Tokens, position: Sinusoid, encoder: Repeated, decoder: Repeated, config: Config) -> None:
+    def __init__(
+        self, tokens: Tokens, position: Sinusoid, encoder: Repeated, decoder: Repeated, config: Config
+    ) -> None:
         super().__init__(tokens, position, decoder, config.dropout, encoder)  # type: ignore[arg-type]
         self.shift, self.price, self.pad = config.shift, config.ponder, config.pad
 
@@ -243,5 +245,5 @@ def build(config: Config) -> Universal:
 
 SYSTEM = System(
     name="universal", about="encoder–decoder of one block that is repeated, with or without halting", config=Config,
-    presets=PRESETS, build=build, tasks=("translate", "recall"), unsayable=unpublished,
+    presets=PRESETS, build=build, tasks=("translate", "recall"), recipes=RECALLS, unsayable=unpublished,
 )  # fmt: skip
