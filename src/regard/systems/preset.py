@@ -86,4 +86,4 @@ RECALLS: dict[str, dict[str, dict[str, Any]]] = {
         "decode": {"beam": 1, "penalty": 0.0},
     },
 }  # fmt: skip
-"""Of systems that answer questions of data/recall.py: answers are one thing or wrong, so that nothing is smoothed or searched."""
+"""Of systems that answer questions of data/recall.py: an answer is right or wrong, so nothing is smoothed or searched."""

@@ -45,7 +45,9 @@ class Sides:
         if (batch.offsets is None) != (batch.target_offsets is None):
             raise ValueError("a packed batch is packed on both sides")
         real = None if batch.mask is None else Real(batch.mask)
-        rule = own = across = None
+        rule: Rule | None = None
+        own: Rule | None = None
+        across: Rule | None = None
         if batch.offsets is not None and batch.target_offsets is not None:
             rule, own = (Packed(side, side) for side in (batch.offsets, batch.target_offsets))
             across = Packed(batch.target_offsets, batch.offsets)

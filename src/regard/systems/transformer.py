@@ -281,5 +281,6 @@ def unsayable(config: Config) -> str:
 
 SYSTEM = System(
     name="transformer", about="encoder–decoder of 2017: sequence to sequence", config=Config, presets=PRESETS, build=build,
-    names=NAMES, published=PUBLISHED, tasks=("translate", "recall"), recipes=RECALLS, adapt=adapt, dress=dress, unsayable=unsayable,
+    names=NAMES, published=PUBLISHED, tasks=("translate", "recall"), recipes=RECALLS, adapt=adapt, dress=dress,
+    unsayable=unsayable,
 )  # fmt: skip

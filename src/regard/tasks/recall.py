@@ -68,6 +68,9 @@ class Recall(Translate):
     def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
         return Text.whole(texts, words=data.kind != "characters")
 
+    def closed(self, data: Data) -> bool:
+        return True
+
     def pairing(self, samples: Sequence[Any], data: Data, train: Encoded) -> str:
         """The tokens of the longest question that was learnt from."""
         return f"up to {int(lengths_of(train.sides['source']).max()) - 1}"
