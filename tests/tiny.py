@@ -188,7 +188,7 @@ TINY: dict[str, Tiny] = {
         PAIRS,
         {
             "halting": {"halting": True, "cap": 5, "epsilon": 0.1},
-            "halting, accumulated": {"halting": True, "cap": 4, "epsilon": 0.3, "mixing": "accumulated", "norm": "pre"},
+            "halting, accumulated": {"halting": True, "cap": 6, "epsilon": 0.01, "mixing": "accumulated", "norm": "pre"},
             "pre-norm, steps learnt": {"norm": "pre", "times": "learned", "positions": "halves", "pad": 5, "start": 0},
         },
     ),
