@@ -31,7 +31,9 @@ def world(cap: int, epsilon: float, mixing: Mixing = "convex", seed: int = 1) ->
     return halting, place, change, noise(B, L, D, seed=11 + seed)
 
 
-def by_hand(halting: Halting, place: Any, change: Any, x: Tensor, real: np.ndarray) -> tuple[np.ndarray, ...]:
+def by_hand(
+    halting: Halting, place: Any, change: Any, x: Tensor, real: np.ndarray, epsilon: float
+) -> tuple[np.ndarray, ...]:
     """All states of all steps first, then one position after another with plain numbers."""
     weight, bias = halting.gate.weight.detach().numpy()[0], float(halting.gate.bias.detach())
     befores, afters = [], []
@@ -45,7 +47,7 @@ def by_hand(halting: Halting, place: Any, change: Any, x: Tensor, real: np.ndarr
         halt, rest, taken, state = 0.0, 0.0, 0, np.zeros(D)
         while real[b, i] and halt < 1.0 and taken < halting.cap:
             p = 1 / (1 + np.exp(-(float(befores[taken][b, i] @ weight) + bias)))
-            if halt + p > halting.threshold:
+            if halt + p > 1 - epsilon:
                 rest = 1 - halt
                 u, halt = rest, 1.0
             else:
@@ -64,7 +66,7 @@ def test_positions_stop_as_a_loop_over_each_says(mixing: Mixing, cap: int, epsil
     real = torch.arange(L) < torch.tensor([5, 2, 4])[:, None]
     for marks, whole in itertools.product((None, real), (False, True)):
         wanted = np.ones((B, L), dtype=bool) if marks is None else marks.numpy()
-        out, steps, rests = by_hand(halting, place, change, x, wanted)
+        out, steps, rests = by_hand(halting, place, change, x, wanted, epsilon)
         ours = halting(x, place, change, marks, whole)
         assert np.array_equal(ours.steps.numpy(), steps)
         near(ours.states, torch.from_numpy(out))
@@ -124,7 +126,7 @@ def test_gradients_of_states_and_cost_are_finite_differences(mixing: Mixing) -> 
         return (found.states * wanted).sum() + 0.7 * found.cost(real)[0]
 
     def numbers(x: Tensor) -> float:
-        out, steps, rests = by_hand(halting, place, change, x, real.numpy())
+        out, steps, rests = by_hand(halting, place, change, x, real.numpy(), 0.1)
         return float((out * wanted.numpy()).sum() + 0.7 * (steps + rests)[real.numpy()].sum())
 
     x.requires_grad_()
