@@ -70,9 +70,9 @@ RIGHT = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_right_and_questions_are_the_same_for_the_same_name(kind: str) -> None:
-    made = some(kind, longest=20)
-    assert made == some(kind, longest=20) != some(kind, longest=20, seed=2)
-    assert len({one.source for one in made}) == len(made) == 120
+    made = some(kind, longest=20, samples=600)
+    assert made == some(kind, longest=20, samples=600) != some(kind, longest=20, samples=600, seed=2)
+    assert len({one.source for one in made}) == len(made) == 600
     for one in made:
         if kind in RIGHT:
             assert one.target == RIGHT[kind](one.source)
