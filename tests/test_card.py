@@ -19,7 +19,7 @@ from regard.explain import explains
 from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
 from regard.runs.card import _use
-from regard.systems import SYSTEMS, gpt2
+from regard.systems import SYSTEMS, gpt2, universal
 from regard.tasks import SEEING, TASKS, Task
 from sights import fresh
 from test_cli import Cli
@@ -40,6 +40,13 @@ def speaker(task: str) -> Model:
     return assemble(Identity(SYSTEMS["gpt2"], config, TASKS[task]), text)
 
 
+def questioned() -> Model:
+    """One that knows the words of the card's question."""
+    text, task = Text.whole(["a question"]), TASKS["recall"]
+    config = task.fit(universal.Config(width=8, heads=2, hidden=8), text)
+    return assemble(Identity(SYSTEMS["universal"], config, task), text)
+
+
 MADE: dict[str, Any] = {
     "language": lambda: speaker("language"),
     "choose": lambda: speaker("choose"),
@@ -48,6 +55,7 @@ MADE: dict[str, Any] = {
     "tag": lambda: encoder("tag", [STORY], ("O", "B-x"), vocabulary=300),
     "span": lambda: encoder("span", [STORY], vocabulary=300),
     "embed": lambda: encoder("embed", [STORY], vocabulary=300),
+    "recall": questioned,
     "recognise": lambda: fresh("vit", "classify"),
     "segment": lambda: fresh("dpt", "segment"),
     "depth": lambda: fresh("dpt", "depth"),

@@ -28,6 +28,7 @@ from regard.systems import (
     rnnsearch,
     roformer,
     transformer,
+    universal,
 )
 from regard.tasks import TASKS
 from regard.tasks.language import documents
@@ -180,6 +181,15 @@ TINY: dict[str, Tiny] = {
             "even kernels, few positions, two tables": {
                 "stages": ("7x4", "7x2x2"), "length": 5, "tables": "two", "pad": 5, "start": 0, "end": 7,
             },
+        },
+    ),
+    "universal": Tiny(
+        universal.Config(width=12, steps=3, heads=3, hidden=20, vocabulary=23, length=40, shift=5),
+        PAIRS,
+        {
+            "halting": {"halting": True, "cap": 5, "epsilon": 0.1},
+            "halting, accumulated": {"halting": True, "cap": 6, "epsilon": 0.01, "mixing": "accumulated", "norm": "pre"},
+            "pre-norm, steps learnt": {"norm": "pre", "times": "learned", "positions": "halves", "pad": 5, "start": 0},
         },
     ),
 }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from regard.nn.block import Stack, Tokens
+from regard.nn.repeated import Repeated
 from regard.nn.rolling import Held
 from regard.waists import Batch
 
@@ -34,10 +35,10 @@ class Sizes:
     def of(cls, body: Any) -> Sizes | None:
         """None of bodies that are built in another way: nothing is known of what they keep."""
         tokens, decoder = getattr(body, "tokens", None), getattr(body, "decoder", None)
-        if not isinstance(tokens, Tokens) or not isinstance(decoder, Stack):
+        if not isinstance(tokens, Tokens) or not isinstance(decoder, Stack | Repeated):
             return None
         table = tokens.table.weight
-        return cls(len(decoder.blocks), table.shape[1], table.shape[0], table.element_size())
+        return cls(decoder.depth, table.shape[1], table.shape[0], table.element_size())
 
 
 def rows_for(body: Any, batch: Batch, said: int, beams: int) -> int | None:

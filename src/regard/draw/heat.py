@@ -18,6 +18,7 @@ from regard.draw.label import columns, label
 from regard.draw.maps import AttentionMap, cross_first
 from regard.draw.paper import LETTER, Sheet, check_ending, styled, wrapped
 from regard.draw.strips import strips
+from regard.draw.thoughts import Thought, ThoughtStrip
 from regard.draw.tokens import Strip
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ NARROWEST = 5.6
 
 def heat(
     maps: Sequence[AttentionMap], path: Path, *, title: str, layer: int | None = None, head: int | None = None,
-    reading: Reading | None = None, decided: Decided | None = None,
+    reading: Reading | None = None, decided: Decided | None = None, thoughts: Sequence[Thought] = (),
 ) -> Path:  # fmt: skip
     """Draw the maps into a .png or .svg file.
 
     Without `layer` and `head`: the last layer of the cross-attention (or of the first map), mean over heads, large;
     beside it every layer and head of every map; with `reading`, the text on the colours of its surprises above them, with
-    `decided` the text on the colours of what counted, and maps whose rows are layers.
+    `decided` the text on the colours of what counted, and maps whose rows are layers; `thoughts` on those of steps taken.
     With either: just that layer and head of each map, counted from 1. A layer alone is the mean of its heads; a head
     alone is that of the last layer.
     """
@@ -55,6 +56,7 @@ def heat(
     def made(width: float) -> list[Above]:
         texts: list[Above] = [] if reading is None else [Strip(reading, width)]
         texts += [] if decided is None else strips(decided, width)
+        texts += [ThoughtStrip(thought, width) for thought in thoughts]
         return [*texts, *(Layered(item, width) for item in layered)]
 
     def above(width: float) -> list[list[Above]]:
@@ -66,7 +68,7 @@ def heat(
 
     with styled():
         # of one layer with one head all is said by one large matrix, unless something stands above it
-        bare = all(item.single for item in maps) and reading is None and decided is None
+        bare = all(item.single for item in maps) and reading is None and decided is None and not thoughts
         whole = layer is None and head is None and not bare
         sheet = _overview(ordered, title, above) if whole else _chosen(ordered, title, layer, head)
         return sheet.save(path, ending)

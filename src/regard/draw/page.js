@@ -130,6 +130,7 @@ function show(everything) {
   showView();
   if (everything) paintStrip();
   if (everything) paintWhy();
+  if (everything) paintThoughts();
   if (everything && !single) seen.tiles = drawOverview(map);
   if (!single) showRing();
   if (find("#words").open) showWords();
@@ -225,6 +226,7 @@ function scrolled(event) {
 function start() {
   startStrip();
   startWhy();
+  startThoughts();
   find("#tabs").hidden = maps.length === 1;
   find("#tabs").append(...maps.map((map, at) => {
     const tab = document.createElement("button");

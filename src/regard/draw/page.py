@@ -17,6 +17,7 @@ from regard.draw.counted import BARS, GRADIENT, ROLLED, Counted, Decided
 from regard.draw.guesses import Reading
 from regard.draw.maps import AttentionMap, cross_first
 from regard.draw.paper import check_ending, write_whole
+from regard.draw.thoughts import Thought
 
 SCALE: Final = 10_000  # weights are stored as whole ten-thousandths: four decimals at half the bytes
 TOKENS: Final = 4096  # of a longer text the page holds the passages that counted most
@@ -25,21 +26,22 @@ ANSWERS: Final = 12
 
 def page(
     maps: Sequence[AttentionMap], path: Path, *, title: str, note: str = "", facts: Mapping[str, str] | None = None,
-    reading: Reading | None = None, decided: Decided | None = None,
+    reading: Reading | None = None, decided: Decided | None = None, thoughts: Sequence[Thought] = (),
 ) -> Path:  # fmt: skip
     """Write the interactive page: a grid and arcs for every layer and head of every map, cross-attention first.
 
     With `reading` the text stands above them, on the colours of how surprising each of its tokens was; with `decided` on the
-    colours of how much each counted."""
+    colours of how much each counted; `thoughts` on those of how many steps each took."""
     check_ending(path, (".html", ".htm"))
     ordered = cross_first(tuple(maps))
     parts = {
         "note": html.escape(note),
         "style": part("page.css"),
         "body": part("page.html"),
-        "script": part("views.js") + part("strip.js") + part("counted.js") + part("page.js"),
+        "script": part("views.js") + part("strip.js") + part("counted.js") + part("thoughts.js") + part("page.js"),
     }
-    return write_page(path, title, facts or {}, _data(ordered, reading, decided), parts)
+    data = {**_data(ordered, reading, decided), "thoughts": [_thought(one) for one in thoughts]}
+    return write_page(path, title, facts or {}, data, parts)
 
 
 def write_page(
@@ -113,6 +115,12 @@ def _expected(reading: Reading) -> dict[str, object]:
             for guess in reading.guesses
         ],
     }
+
+
+def _thought(one: Thought) -> dict[str, object]:
+    tokens = [[piece, steps] for piece, steps in zip(one.pieces, one.steps, strict=True)]
+    said = {"title": one.title, "note": one.note(), "most": one.most, "tokens": tokens}
+    return {**said, "light": WARM_LIGHT, "dark": WARM_DARK}
 
 
 def _decided(decided: Decided) -> dict[str, object]:

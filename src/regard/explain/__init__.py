@@ -20,6 +20,7 @@ from regard.tasks.asked import Asked
 
 EXPLAINERS: dict[str, Callable[[Asked, str, str | None], Explanation]] = {
     "translate": explain_translation,
+    "recall": explain_translation,
     "language": explain_language,
 }
 """By task."""

@@ -11,6 +11,7 @@ from typing import Any
 from regard.draw.counted import Decided
 from regard.draw.guesses import Reading
 from regard.draw.maps import AttentionMap
+from regard.draw.thoughts import Thought
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Explanation:
     facts: dict[str, str] = field(default_factory=dict)
     reading: Reading | None = None
     decided: Decided | None = None
+    thoughts: tuple[Thought, ...] = ()
+    """how long the tokens of each text were thought about, where that differs"""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -39,6 +42,8 @@ class Explanation:
                 {"for": one.title, "by": one.way, "asked": one.at, "tokens": one.pieces, "shares": one.shares}
                 for one in self.decided.counted
             ]
+        if self.thoughts:
+            found["steps"] = [{"of": one.title, "tokens": one.pieces, "steps": one.steps} for one in self.thoughts]
         return found
 
     def beside(self, path: Path) -> tuple[Path, ...]:
@@ -62,10 +67,11 @@ class Explanation:
                 title = "What the words depended on"
             return page(
                 self.maps, path, title=title, note=self.title, facts=self.facts, reading=self.reading,
-                decided=self.decided,
+                decided=self.decided, thoughts=self.thoughts,
             )  # fmt: skip
         from regard.draw.heat import heat
 
         return heat(
-            self.maps, path, title=self.title, layer=layer, head=head, reading=self.reading, decided=self.decided
-        )
+            self.maps, path, title=self.title, layer=layer, head=head, reading=self.reading, decided=self.decided,
+            thoughts=self.thoughts,
+        )  # fmt: skip

@@ -31,6 +31,16 @@ def layers(seen: Seen, names: Sequence[str], first: int = 0) -> NDArray[np.float
     return np.stack([_from(seen.weights(name)[0].float().cpu().numpy(), first) for name in names])
 
 
+def passes(seen: Seen, names: Sequence[str], queries: int) -> NDArray[np.float32]:
+    """(layers, heads, Q, K) of the first row of attentions with so many queries. One that looked for some of them at a time is
+    a layer; one whose weights were applied again and again is a layer each time."""
+    found: list[NDArray[np.float32]] = []
+    for name in names:
+        whole = seen.weights(name)[0].float().cpu().numpy()
+        found += np.split(whole, max(whole.shape[1] // queries, 1), axis=1)
+    return np.stack(found)
+
+
 def _from(weights: NDArray[np.float32], first: int) -> NDArray[np.float32]:
     if not first:
         return weights

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from regard.draw.maps import AttentionMap
+from regard.draw.thoughts import Thought
 from regard.errors import RegardError
 from regard.explain.depending import depended
 from regard.explain.explanation import Explanation
-from regard.explain.looking import layers, look
+from regard.explain.looking import look, passes
 from regard.nn.align import Align
 from regard.nn.attention import Attention
 from regard.nn.watch import attention_names
@@ -47,17 +49,52 @@ def explain_translation(model: Asked, source: str, target: str | None = None) ->
     read_pieces = tuple(text.pieces(read[0].tolist()))
     labels = {"cross": (queries, keys), "encoder": (keys, keys), "decoder": (read_pieces, read_pieces)}
     kinds = attention_kinds(model)
-    maps = [
-        AttentionMap(kind, TITLES[kind], *labels[kind], layers(seen, [name for name in kinds if kinds[name] == kind]))
-        for kind in labels
-        if kind in kinds.values()
-    ]
+    maps = []
+    for kind in (kind for kind in labels if kind in kinds.values()):
+        weights = passes(seen, [name for name in kinds if kinds[name] == kind], len(labels[kind][0]))
+        maps.append(AttentionMap(kind, _title(kind, model), *labels[kind], weights))
     facts = {"probability of each token": _chances(queries, sure)}
     if not maps:
         weights = depended(model, batch, says)[None, None]
-        maps.append(AttentionMap("depends", TITLES["depends"], queries, keys, weights, depends=True))
+        maps.append(AttentionMap("depends", _title("depends", model), queries, keys, weights, depends=True))
         facts = {"attention": BLIND, **facts}
-    return Explanation(title=f"{source} → {answered}", maps=tuple(maps), facts=facts)
+    if hasattr(model.body, "pondered"):
+        facts = {"layers": "the steps of one block, whose weights are the same at each", **facts}
+    thoughts = _thoughts(model, batch, keys, queries)
+    return Explanation(title=f"{source} → {answered}", maps=tuple(maps), facts=facts, thoughts=thoughts)
+
+
+def _title(kind: str, model: Asked) -> str:
+    """What is translated is a source, what is answered a question."""
+    title = TITLES[kind]
+    return (
+        title.replace("translation", "answer").replace("source", "question") if model.task.name == "recall" else title
+    )
+
+
+def _thoughts(model: Asked, batch: Batch, keys: tuple[str, ...], queries: tuple[str, ...]) -> tuple[Thought, ...]:
+    """How many steps each token took, of systems whose tokens stop by themselves."""
+    if not getattr(model.config, "halting", False):
+        return ()
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        states = model.body(batch)
+    model.train(training)
+    most, names = (
+        model.config.most,
+        ("question", "answer") if model.task.name == "recall" else ("source", "translation"),
+    )
+    return (
+        Thought(f"How long each token of the {names[0]} was thought about", keys, _whole(states.ponder), most),
+        Thought(
+            f"And before each token of the {names[1]} was said", queries, _whole(states.side["target_ponder"]), most
+        ),
+    )
+
+
+def _whole(steps: Tensor) -> tuple[int, ...]:
+    return tuple(steps[0].tolist())
 
 
 def attention_kinds(model: Asked) -> dict[str, str]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from regard.disk import write_text
 from regard.errors import DataError, SettingError
-from regard.inputs import published, wordpiece
+from regard.inputs import published, whole, wordpiece
 from regard.inputs.frame import Frame, frame_of
-from regard.inputs.spelling import SENTENCES, Form, Piece, ending, form_of, piece_of, prefix, state
+from regard.inputs.spelling import SENTENCES, Form, Piece, ending, form_of, piece_of, prefix
+from regard.inputs.whole import HALF
 from regard.inputs.words import Span, apart, around, blanks, edges, trimmed
 
 PAD, START, END = "<pad>", "<s>", "</s>"
@@ -45,8 +46,6 @@ CHUNK = 10_000
 
 LOAD = 4_000_000
 """Characters that are encoded at once: the library's own records of a text take over 100 bytes for each."""
-
-HALF = "a text has half of a character (a lone surrogate, as bytes that are not UTF-8 leave behind)."
 
 
 class Text:
@@ -94,16 +93,20 @@ class Text:
         found: set[str] = set()
         for text in texts:
             found.update(text)
-        if not found:
-            raise DataError("there is no character to make an alphabet of.")
-        if any("\ud800" <= letter <= "\udfff" for letter in found):
-            raise DataError(HALF)
-        # words, not BPE without merges: the library then refuses what is unknown and does not leave it out
-        backend = Tokenizer(models.WordLevel({letter: i for i, letter in enumerate(sorted(found))}, unk_token="<unk>"))
-        backend.pre_tokenizer = _each_character()
-        backend.decoder = decoders.Fuse()
+        backend = whole.learn(found, words=False)
         backend.add_special_tokens([END_OF_TEXT])
         return cls(backend)
+
+    @classmethod
+    def whole(cls, texts: Iterable[str], words: bool = True) -> Text:
+        """A token for each word between blanks, or for each character where no text has a blank or no `words` are wanted; and
+        those of sentences."""
+        letters, found = set[str](), set[str]()
+        for text in texts:
+            letters.update(text)
+            found.update(text.split())
+        words = words and any(letter.isspace() for letter in letters)
+        return cls(whole.learn(found if words else letters, words)).add(SPECIAL)
 
     @classmethod
     def wordpiece(cls, texts: Iterable[str], vocabulary: int, lower: bool = True) -> Text:
@@ -233,22 +236,19 @@ class Text:
 
     @cached_property
     def alphabet(self) -> dict[str, int] | None:
-        """The id of each character, of a tokenizer by `characters`."""
-        if not isinstance(self.backend.model, models.WordLevel):
-            return None
-        splits = state(self.backend.pre_tokenizer) == state(_each_character())
-        return self.backend.get_vocab(with_added_tokens=False) if splits else None
+        """The id of each character or word, of a tokenizer by `characters` or `whole`."""
+        return whole.known(self.backend)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         if self.alphabet is not None:
-            return [self._letters(text, self.alphabet) for text in texts]
+            return [whole.ids(text, self.alphabet, self.form is Form.PIECES) for text in texts]
         return [item.ids for item in self._encoded(texts, self.backend.encode_batch_fast)]
 
     def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
         """With the place of each token in its text, without blanks in front; half a character has the place of the whole."""
         if self.alphabet is not None:
-            rows = self.encode(texts)
-            return [(ids, [(at, at + 1) for at in range(len(ids))]) for ids in rows]
+            rows = zip(self.encode(texts), texts, strict=True)
+            return [(ids, whole.places(text, self.form is Form.PIECES)) for ids, text in rows]
         found = []
         for text, item in zip(texts, self._encoded(texts, self._bare.encode_batch), strict=True):
             ids = item.ids
@@ -313,19 +313,6 @@ class Text:
             except TypeError as error:
                 raise DataError(HALF) from error
 
-    def _letters(self, text: str, alphabet: dict[str, int]) -> list[int]:
-        try:
-            return [alphabet[letter] for letter in text]
-        except KeyError:
-            unknown = sorted(set(text) - set(alphabet), key=text.index)
-            more = len(unknown) - 1
-            others = f" and {more} other{'s' if more > 1 else ''} are" if more else " is"
-            raise DataError(
-                f"the character {unknown[0]!r} (U+{ord(unknown[0]):04X}){others} not among the {len(alphabet):,} "
-                "characters of the tokenizer.",
-                advice="It knows those that it was made from; a byte-level vocabulary knows all.",
-            ) from None
-
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return self.backend.decode_batch([list(row) for row in ids], skip_special_tokens=True)
 
@@ -360,10 +347,6 @@ def _learn(backend: Tokenizer, texts: Iterable[str], vocabulary: int, special: S
         backend.train_from_iterator(texts, trainer)
     except UnicodeEncodeError as error:
         raise DataError(HALF) from error
-
-
-def _each_character() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
 
 
 def _loads(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -137,6 +137,11 @@ class Stack(nn.Module):
         return [*several] if isinstance(self.position, nn.ModuleList) else [several] * len(self.blocks)
 
     @property
+    def depth(self) -> int:
+        """Memories that one more token writes into."""
+        return len(self.blocks)
+
+    @property
     def measures(self) -> bool:
         """Whether a step must be told where the keys stand."""
         return self.position is not None and any(own is not None and own.measures for own in self.positions())

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.nn import kernels
-from regard.nn.memory import Fixed, Growing, LayerMemory
+from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
 from regard.nn.relative import Standing
 from regard.nn.rules import Causal, Once, Rule, Window, Written
 
@@ -90,6 +90,11 @@ class DecoderState:
     @property
     def regard(self) -> Written | None:
         return None if self.context_mask is None else Written.out(self.context_mask)
+
+    @property
+    def contexts(self) -> list[Frozen]:
+        """What layers regard, each once: layers that share their weights share it."""
+        return list({id(layer.cross): layer.cross for layer in self.layers}.values())
 
     @property
     def fixed(self) -> Fixed | None:
@@ -206,7 +211,8 @@ class DecoderState:
             self.homes = None if self.homes is None else self.homes.index_select(0, rows)
         for layer in self.layers:
             layer.attend.select(rows)
-            layer.cross.select(rows)
+        for context in self.contexts:
+            context.select(rows)
         self.at = self.at.index_select(0, rows)
         if self.context_mask is not None:
             self.context_mask = self.context_mask.index_select(0, rows)
@@ -220,7 +226,8 @@ class DecoderState:
         masks = [state._real() for state in (self, other)]
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             mine.attend.join(theirs.attend)
-            mine.cross.join(theirs.cross)
+        for ours, others in zip(self.contexts, other.contexts, strict=True):
+            ours.join(others)
         if masks[0] is not None and masks[1] is not None:
             longest = max(mask.shape[-1] for mask in masks if mask is not None)
             self.context_mask = torch.cat(
@@ -245,20 +252,17 @@ class DecoderState:
         if self.context_mask is None:
             return
         empty = ~self.context_mask.any(-1)[:, :, None, None]
-        for layer in self.layers:
-            if layer.cross.kept is not None:
-                k, v = layer.cross.kept
-                layer.cross.kept = k, v.masked_fill(empty, 0.0)
+        for context in self.contexts:
+            if context.kept is not None:
+                k, v = context.kept
+                context.kept = k, v.masked_fill(empty, 0.0)
 
     def tensors(self) -> list[Tensor]:
         """All that a step reads or writes, for a recording that repeats it at the same addresses."""
         found: list[Tensor | None] = [self.at, self.context_mask, self.kin, self.places, self.own, self.homes]
         for layer in self.layers:
             assert isinstance(layer.attend, Fixed)
-            found += [
-                layer.attend.k,
-                layer.attend.v,
-                *(layer.cross.kept or ()),
-            ]
+            found += [layer.attend.k, layer.attend.v]
+        found += [tensor for context in self.contexts for tensor in context.kept or ()]
         assert self.fixed is not None
         return [tensor for tensor in (*found, self.fixed.columns) if tensor is not None]

@@ -16,6 +16,7 @@ from regard.data.document_checks import check_documents
 from regard.data.findings import Report
 from regard.data.pair_checks import check_pairs
 from regard.data.picture_checks import check_depths, check_masked, check_pictures, check_plain
+from regard.data.recall_checks import check_recall
 from regard.data.settings import Data
 from regard.data.span_checks import check_spans
 from regard.data.spread import ClassReport
@@ -31,6 +32,7 @@ from regard.runs.settings import gather
 CHECKS: dict[str, Callable[..., Report]] = {
     "translate": check_pairs, "language": check_texts, "mask": check_documents, "classify": check_labelled,
     "choose": check_questions, "tag": check_tagged, "span": check_spans, "embed": check_together,
+    "recall": check_recall,
 }  # fmt: skip
 """How the data of each task is checked."""
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from regard.config import as_dict, from_dict, override
-from regard.data.entries import absolute
 from regard.decode.settings import Decode
 from regard.errors import RunError, SettingError
 from regard.loading import seen_through
@@ -201,4 +200,4 @@ def _new_head(model: Model) -> str:
 def listed(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     """One path, pattern or several, as files that a run can find again from anywhere."""
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    return tuple(absolute(entry) for entry in task.entries([os.fspath(path) for path in given]))
+    return tuple(task.lasting(entry) for entry in task.entries([os.fspath(path) for path in given]))

@@ -114,7 +114,7 @@ def _make_text(files: Files, found: Reading, settings: Settings, say: Say, valid
     # Which texts and how many tokens decide it, and the library's version might.
     made = files.task.name, settings.data.vocabulary, settings.data.kind, files.task.flavour(settings.data)
     # an alphabet must know what the validation data holds too
-    more = list(files.task.phrases(valid)) if settings.data.kind == "characters" else []
+    more = list(files.task.phrases(valid)) if files.task.closed(settings.data) else []
     key = key_of("tokenizer", tokenizers.__version__, found.fingerprint, fingerprint(more), *made)
     if (kept := recall(key)) is not None:
         say("  tokenizer from the cache: it was trained on these texts before")

@@ -41,7 +41,8 @@ def train(
     folder = RunFolder(out)
     paths = [data] if isinstance(data, str | os.PathLike) else data
     found = task_for(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
-    sources = Sources(listed(found, data), listed(found, valid), tuple(sorted((columns or {}).items())))
+    files = listed(found, data)
+    sources = Sources(files, listed(found, valid or found.validated(files)), tuple(sorted((columns or {}).items())))
     asked = Asked(found, model, sources, gather(settings, config))
     where = pick_device(device)
     first = asked_world().first

@@ -25,6 +25,7 @@ from regard.systems import (
     roformer,
     swin,
     transformer,
+    universal,
     vit,
 )  # fmt: skip
 from regard.systems.preset import Preset, System
@@ -34,7 +35,7 @@ SYSTEMS: dict[str, System] = {
     for system in (
         transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM,
         longformer.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, resnet.SYSTEM, bit.SYSTEM, swin.SYSTEM, imagegpt.SYSTEM, dpt.SYSTEM,
-        rnn.SYSTEM, rnnsearch.SYSTEM, convs2s.SYSTEM,
+        rnn.SYSTEM, rnnsearch.SYSTEM, convs2s.SYSTEM, universal.SYSTEM,
         caption_fixed.SYSTEM, caption_attend.SYSTEM, caption_transformer.SYSTEM, caption_vit.SYSTEM,
     )
 }  # fmt: skip

@@ -29,7 +29,7 @@ from regard.nn.rolling import Held, Rolling
 from regard.nn.rules import marks
 from regard.nn.tables import Tables
 from regard.systems.ancestors import Ancestor
-from regard.systems.preset import Preset, System, unpublished
+from regard.systems.preset import RECALLS, Preset, System, unpublished
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
@@ -214,5 +214,5 @@ def build(config: Config) -> ConvS2S:
 
 SYSTEM = System(
     name="convs2s", about="encoder–decoder of convolutions with gates, 2017", config=Config, presets=PRESETS, build=build,
-    tasks=("translate",), unsayable=unpublished,
+    tasks=("translate", "recall"), recipes=RECALLS, unsayable=unpublished,
 )  # fmt: skip

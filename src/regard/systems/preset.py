@@ -75,3 +75,15 @@ class System:
         """The default settings of a preset that is asked for this task."""
         more = self.recipes.get(task, {})
         return {group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)}
+
+
+RECALLS: dict[str, dict[str, dict[str, Any]]] = {
+    "recall": {
+        "train": {
+            "steps": 6000, "tokens": 8192, "rate": 1e-3, "warmup": 500, "schedule": "linear", "smoothing": 0.0, "clip": 1.0,
+            "average": 0.0,
+        },
+        "decode": {"beam": 1, "penalty": 0.0},
+    },
+}  # fmt: skip
+"""Of systems that answer questions of data/recall.py: an answer is right or wrong, so nothing is smoothed or searched."""

@@ -20,7 +20,7 @@ from regard.nn.rolling import Held, Rolling
 from regard.nn.rules import marks
 from regard.nn.tables import Tables
 from regard.systems.ancestors import Recurring
-from regard.systems.preset import Preset, System, unpublished
+from regard.systems.preset import RECALLS, Preset, System, unpublished
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
@@ -172,5 +172,5 @@ def begun(body: EncoderDecoder, spread: float) -> EncoderDecoder:
 
 SYSTEM = System(
     name="rnn", about="recurrent encoder–decoder of 2014 with a fixed context", config=Config, presets=PRESETS, build=build,
-    tasks=("translate",), unsayable=unpublished,
+    tasks=("translate", "recall"), recipes=RECALLS, unsayable=unpublished,
 )  # fmt: skip

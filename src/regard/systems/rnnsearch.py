@@ -23,7 +23,7 @@ from regard.nn.rolling import Held, Rolling
 from regard.nn.rules import marks
 from regard.nn.tables import Tables
 from regard.systems.ancestors import Recurring
-from regard.systems.preset import Preset, System, unpublished
+from regard.systems.preset import RECALLS, Preset, System, unpublished
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
@@ -215,5 +215,5 @@ def _begin(body: Searching) -> Searching:
 
 SYSTEM = System(
     name="rnnsearch", about="recurrent encoder–decoder of 2014 that aligns: the first attention", config=Config,
-    presets=PRESETS, build=build, tasks=("translate",), unsayable=unpublished,
+    presets=PRESETS, build=build, tasks=("translate", "recall"), recipes=RECALLS, unsayable=unpublished,
 )  # fmt: skip

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
-from regard.waists import Batch
+from regard.nn.rules import Causal, Packed, Real, Rule, join
+from regard.waists import Batch, Offsets
 
 
 def target_of(batch: Batch) -> Tensor:
@@ -21,3 +25,38 @@ def prompt_of(batch: Batch) -> Tensor:
     if batch.target_mask is not None:
         raise ValueError("generation starts from prompts of one length")
     return batch.target
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Where the tokens of source and target stand, and who looks at whom: rows filled up, or one row of many documents."""
+
+    where: Tensor
+    rule: Rule | None
+    """of the source among itself"""
+    target_where: Tensor
+    target_rule: Rule | None
+    context_rule: Rule | None
+    """of the target into the source"""
+
+    @classmethod
+    def of(cls, batch: Batch) -> Sides:
+        target = target_of(batch)
+        if (batch.offsets is None) != (batch.target_offsets is None):
+            raise ValueError("a packed batch is packed on both sides")
+        real = None if batch.mask is None else Real(batch.mask)
+        rule: Rule | None = None
+        own: Rule | None = None
+        across: Rule | None = None
+        if batch.offsets is not None and batch.target_offsets is not None:
+            rule, own = (Packed(side, side) for side in (batch.offsets, batch.target_offsets))
+            across = Packed(batch.target_offsets, batch.offsets)
+        own = join(Causal(), own, None if batch.target_mask is None else Real(batch.target_mask))
+        where = places(batch.x, batch.offsets) if batch.where is None else batch.where
+        return cls(where, join(rule, real), places(target, batch.target_offsets), own, join(across, real))
+
+
+def places(ids: Tensor, offsets: Offsets | None) -> Tensor:
+    """Where tokens stand in their own document."""
+    length = ids.shape[1]
+    return torch.arange(length, device=ids.device) if offsets is None else offsets.positions(length)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import WeightsError
@@ -20,11 +19,11 @@ from regard.nn.crossing import CrossDecoder
 from regard.nn.norm import Norm
 from regard.nn.position import Sinusoid, added
 from regard.nn.relative import Relative, Standing, check_relative, inside
-from regard.nn.rules import Causal, Packed, Real, Rule, join, marks
+from regard.nn.rules import marks
 from regard.nn.state import DecoderState
-from regard.systems.preset import Preset, System, check_sizes
-from regard.systems.targets import prompt_of, target_of
-from regard.waists import Batch, Offsets, States
+from regard.systems.preset import RECALLS, Preset, System, check_sizes
+from regard.systems.targets import Sides, prompt_of, target_of
+from regard.waists import Batch, States
 from regard.weights import Names, Published, Tensors, entry, tied
 
 
@@ -116,26 +115,18 @@ PRESETS = {
 class Transformer(CrossDecoder):
     encoder: Stack
 
-    def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[Float[Tensor, "B S D"], tuple[Tensor, ...]]:
-        where = _places(batch.x, batch.offsets) if batch.where is None else batch.where
-        rule: Rule | None = None if batch.offsets is None else Packed(batch.offsets, batch.offsets)
-        rule = join(rule, None if batch.mask is None else Real(batch.mask))
-        return self.encoder(self.embed(batch.x, where), rule=rule, taps=taps, standing=Standing(where, where))
+    def encode(self, batch: Batch, sides: Sides, taps: Collection[int] = ()) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(B, S, D) what the decoder regards, and the states after the blocks that are asked for."""
+        x, standing = self.embed(batch.x, sides.where), Standing(sides.where, sides.where)
+        return self.encoder(x, rule=sides.rule, taps=taps, standing=standing)
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
         """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
-        target = target_of(batch)
-        if (batch.offsets is None) != (batch.target_offsets is None):
-            raise ValueError("a packed batch is packed on both sides")
-        context, tapped = self.encode(batch, taps)
-        real = None if batch.target_mask is None else Real(batch.target_mask)
-        rule = join(Causal(), real)
-        context_rule: Rule | None = None if batch.mask is None else Real(batch.mask)
-        if batch.offsets is not None and batch.target_offsets is not None:
-            rule = join(Causal(), Packed(batch.target_offsets, batch.target_offsets), real)
-            context_rule = join(Packed(batch.target_offsets, batch.offsets), context_rule)
-        where = _places(target, batch.target_offsets)
-        sequence = self.tell(target, context, rule=rule, context_rule=context_rule, where=where)
+        sides = Sides.of(batch)
+        context, tapped = self.encode(batch, sides, taps)
+        sequence = self.tell(
+            target_of(batch), context, rule=sides.target_rule, context_rule=sides.context_rule, where=sides.target_where
+        )
         return States(sequence, taps=tapped, context=context)
 
     def start(self, batch: Batch, room: int | None = None) -> DecoderState:
@@ -144,14 +135,9 @@ class Transformer(CrossDecoder):
         With `room`, memory is made for that many positions at once and keeps its shape."""
         if batch.offsets is not None:
             raise ValueError("generation starts from padded sources")
-        prompt, (context, _) = prompt_of(batch), self.encode(batch)
+        prompt, (context, _) = prompt_of(batch), self.encode(batch, Sides.of(batch))
         real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None]
         return self.begin(context, real, prompt, room)
-
-
-def _places(ids: Tensor, offsets: Offsets | None) -> Tensor:
-    length = ids.shape[1]
-    return torch.arange(length, device=ids.device) if offsets is None else offsets.positions(length)
 
 
 def build(config: Config) -> Transformer:
@@ -295,5 +281,6 @@ def unsayable(config: Config) -> str:
 
 SYSTEM = System(
     name="transformer", about="encoder–decoder of 2017: sequence to sequence", config=Config, presets=PRESETS, build=build,
-    names=NAMES, published=PUBLISHED, tasks=("translate",), adapt=adapt, dress=dress, unsayable=unsayable,
+    names=NAMES, published=PUBLISHED, tasks=("translate", "recall"), recipes=RECALLS, adapt=adapt, dress=dress,
+    unsayable=unsayable,
 )  # fmt: skip

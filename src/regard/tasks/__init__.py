@@ -11,6 +11,7 @@ from regard.tasks.embed import Embed
 from regard.tasks.language import Language
 from regard.tasks.mask import Mask
 from regard.tasks.painting import Painting
+from regard.tasks.recall import Recall
 from regard.tasks.recognise import Recognise
 from regard.tasks.segment import Segment
 from regard.tasks.span import SpanTask
@@ -21,7 +22,8 @@ from regard.tasks.translate import Translate
 __all__ = ["TASKS", "Task", "find_task", "means"]
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (Translate(), Language(), Mask(), Classify(), Tag(), SpanTask(), Choose(), Embed())
+    task.name: task
+    for task in (Translate(), Language(), Mask(), Classify(), Tag(), SpanTask(), Choose(), Embed(), Recall())
 }
 
 

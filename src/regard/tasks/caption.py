@@ -27,12 +27,11 @@ from regard.errors import SettingError
 from regard.inputs.captions import Captions
 from regard.inputs.rows import pad
 from regard.inputs.text import END, PAD, START, Role, Text
-from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
 from regard.tasks.cider import cider, words
 from regard.tasks.pictured import CHANGED, Pictured, Seeing, opened, place_of, row_of, together
 from regard.tasks.readers import names_of
-from regard.tasks.spoken import spoken
+from regard.tasks.spoken import likelihood, spoken
 from regard.tasks.task import SEARCH, SPOKEN, Encoded, Scored, Sums, Terms, lengths_of
 from regard.waists import IGNORE, Answer, Batch
 
@@ -237,13 +236,7 @@ class Caption(Pictured):
         return model.body.read(model.body(self.looked_at(model, batch)).sequence)
 
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """What a body asks for beside it (`side["penalty"]`, a sum over the rows) counts while it learns."""
-        assert batch.labels is not None
-        states = model.body(self.looked_at(model, batch))
-        total, count = cross_entropy(model.body.read(states.sequence), batch.labels, terms.smoothing)
-        if model.training and "penalty" in states.side:
-            total = total + states.side["penalty"]
-        return total, count
+        return likelihood(model, model.body(self.looked_at(model, batch)), batch.labels, terms.smoothing)
 
     # -- answers
 

@@ -31,6 +31,10 @@ class Reads:
     def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
         return Text.train(texts, data.vocabulary)
 
+    def closed(self, data: Data) -> bool:
+        """Whether the tokenizer that is made refuses what it has not seen."""
+        return data.kind == "characters"
+
     def adopt(self, text: Text) -> Text:
         """A tokenizer that a person brings, with what the task cannot do without."""
         return text

@@ -1,12 +1,27 @@
-"""Answers that a search has found, as a person reads them."""
+"""What a body says: the loss of what it should say, and answers that a search has found, as a person reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from regard.decode.search import Found
 from regard.inputs.text import Text
-from regard.waists import Answer
+from regard.nn.loss import cross_entropy
+from regard.tasks.asked import Asked
+from regard.waists import Answer, Batch, States
+
+
+def likelihood(model: Asked, states: States, labels: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+    """(sum, count) of the loss of what should be said. What a body asks for beside it (`side["penalty"]`, summed over what is
+    said) counts while it learns."""
+    assert labels is not None
+    total, count = cross_entropy(model.body.read(states.sequence), labels, smoothing)
+    if model.training and "penalty" in states.side:
+        total = total + states.side["penalty"]
+    return total, count
 
 
 def spoken(text: Text, options: Sequence[Found]) -> Answer:
@@ -23,3 +38,12 @@ def spoken(text: Text, options: Sequence[Found]) -> Answer:
     }
     pieces = text.pieces(best.tokens)
     return Answer(values[0], tuple(option.score for option in options), tuple(pieces), extra)
+
+
+def pondered(model: Asked, batch: Batch) -> list[list[int]] | None:
+    """How many steps each token of each source was thought about; None where all have the same."""
+    if not hasattr(model.body, "pondered"):
+        return None
+    with torch.inference_mode():
+        steps = model.body.pondered(batch)
+    return None if steps is None else steps.tolist()

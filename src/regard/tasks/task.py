@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from regard.data import unanswered
-from regard.data.entries import expand, parallel
+from regard.data.entries import absolute, expand, parallel
 from regard.data.files import Complain
 from regard.data.plan import Blocks, Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
@@ -140,6 +140,14 @@ class Task(Reads):
     def entries(self, data: Sequence[str]) -> list[str]:
         """The files that paths and patterns stand for."""
         return expand(data)
+
+    def lasting(self, entry: str) -> str:
+        """The same entry, wherever one stands."""
+        return absolute(entry)
+
+    def validated(self, data: Sequence[str]) -> Sequence[str]:
+        """Entries to validate by, of data that brings its own; none: a share is held out."""
+        return ()
 
     def paths(self, entry: str) -> Sequence[str]:
         """The files or folders that an entry names."""

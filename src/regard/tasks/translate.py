@@ -20,9 +20,8 @@ from regard.decode.settings import Decode
 from regard.errors import DataError
 from regard.inputs.rows import pack, pad
 from regard.inputs.text import END, PAD, START, Text
-from regard.nn.loss import cross_entropy
 from regard.tasks.asked import Asked
-from regard.tasks.spoken import spoken
+from regard.tasks.spoken import likelihood, pondered, spoken
 from regard.tasks.task import SEARCH, SPOKEN, TEXT, Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch
 
@@ -104,8 +103,7 @@ class Translate(Task):
         return [[*row, config.end] for row in text.encode([item.strip() for item in inputs])]
 
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        assert batch.labels is not None
-        return cross_entropy(model.body.read(model.body(batch).sequence), batch.labels, terms.smoothing)
+        return likelihood(model, model.body(batch), batch.labels, terms.smoothing)
 
     def answer(
         self, model: Asked, inputs: Sequence[str], decode: Decode, first: int = 0, budget: int = 8192
@@ -131,8 +129,11 @@ class Translate(Task):
             batch = Batch(x, mask, prompt).to(model.device)
             # requests are numbered by their place in the input, so that batching changes no draw
             found = search(model.body, batch, config.end, limits, decode, requests=first + rows, banned=banned)
-            for i, options in zip(rows, found, strict=True):
+            steps = pondered(model, batch)
+            for number, (i, options) in enumerate(zip(rows, found, strict=True)):
                 answers[i] = spoken(text, options)
+                if steps is not None:
+                    answers[i].extra["steps"] = steps[number][: lengths[i]]
         return answers
 
     def score(

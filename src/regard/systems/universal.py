@@ -1,0 +1,249 @@
+"""Universal Transformers (Dehghani et al. 2018): one block for all depths, and each position thinks as long as it needs.
+
+What differs from Vaswani: encoder and decoder are one block each, applied again and again; before every step the position
+and the number of the step are added; with halting every position decides by itself after how many steps it stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import SettingError
+from regard.nn.block import Placement, Tokens, vaswani_block
+from regard.nn.crossing import CrossDecoder
+from regard.nn.halting import Halting, Mixing
+from regard.nn.norm import Norm
+from regard.nn.position import Layout, Learned, Sinusoid
+from regard.nn.repeated import Ran, Repeated
+from regard.nn.rules import marks
+from regard.nn.state import DecoderState
+from regard.systems.preset import RECALLS, Preset, System, check_sizes, unpublished
+from regard.systems.targets import Sides, prompt_of, target_of
+from regard.waists import IGNORE, Batch, Offsets, States
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 512
+    """width of the states (d_model)"""
+    steps: int = 6
+    """how often the block is applied, where positions do not stop by themselves"""
+    heads: int = 8
+    """attention heads"""
+    hidden: int = 2048
+    """inner width of the feed-forward layer"""
+    vocabulary: int = 37000
+    """tokens, shared by source and target"""
+    dropout: float = 0.1
+    """share dropped of each sub-layer's output and of the embeddings"""
+    attention_dropout: float = 0.0
+    """share dropped of the attention weights"""
+    feed_dropout: float = 0.0
+    """share dropped inside the feed-forward layer"""
+    norm: Placement = "post"
+    """where the layer norm stands: post as in the paper, or pre as in the published code, with a norm after the last step"""
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    """non-linearity of the feed-forward layer"""
+    positions: Layout = "interleaved"
+    """sines and cosines that are added before each step: interleaved as in the paper, or halves [sin | cos]"""
+    times: Literal["sinusoid", "learned"] = "sinusoid"
+    """how a step is told from others: the same sines of its number, as in the paper, or a vector that is learnt"""
+    shift: int = 0
+    """while learning, positions of a row begin anywhere up to here, so that later ones are known too (in the paper, where
+    lengths are tested that were never seen)"""
+    halting: bool = False
+    """each position stops by itself (adaptive computation time)"""
+    cap: int = 0
+    """steps at most where positions stop by themselves; 0: twice model.steps"""
+    epsilon: float = 0.01
+    """a position stops when its probabilities of that sum to more than 1 minus this"""
+    mixing: Mixing = "convex"
+    """how the states of its steps are mixed: each replaces a share of what was there, or all are accumulated by their shares"""
+    ponder: float = 0.01
+    """what a step costs beside the loss, where positions stop by themselves"""
+    scaled: bool = True
+    """multiply embeddings by the square root of the width"""
+    length: int = 512
+    """longest sequence that others should expect; the model itself has no limit"""
+    pad: int = 0
+    """id of the padding token"""
+    start: int = 1
+    """id of the token that an answer starts from"""
+    end: int = 2
+    """id of the token that ends a text"""
+
+    def __post_init__(self) -> None:
+        sizes = ("width", "steps", "heads", "hidden", "vocabulary", "length")
+        check_sizes(self, sizes, ("dropout", "attention_dropout", "feed_dropout"))
+        for name in ("shift", "cap", "ponder"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"model.{name} must be at least 0, not {getattr(self, name)}.")
+        if not 0 < self.epsilon < 1:
+            raise SettingError(f"model.epsilon must lie between 0 and 1, not {self.epsilon}.")
+
+    @property
+    def most(self) -> int:
+        """Steps at most."""
+        return (self.cap or 2 * self.steps) if self.halting else self.steps
+
+
+PAPER: dict[str, dict[str, Any]] = {
+    "train": {
+        "steps": 100_000, "tokens": 50_000, "rate": 1024**-0.5 * 4000**-0.5, "warmup": 4000, "schedule": "inverse_sqrt",
+        "smoothing": 0.1, "betas": "0.9,0.98", "eps": 1e-9, "clip": 0.0, "decay": 0.0,
+    },
+    "data": {"vocabulary": 37_000},
+    "decode": {"beam": 4, "penalty": 0.6, "form": "paper"},
+}  # fmt: skip
+TINY: dict[str, Any] = {
+    "train": {
+        **PAPER["train"], "steps": 6000, "tokens": 16_384, "rate": 2e-3, "warmup": 1500, "schedule": "linear", "clip": 1.0,
+        "average": 0.999,
+    },
+    "data": {"vocabulary": 10_000},
+    "decode": PAPER["decode"],
+}  # fmt: skip
+
+FULL = Config()
+BASE = replace(
+    FULL, width=1024, hidden=4096, heads=16, dropout=0.3, norm="pre", positions="halves", times="learned"
+)  # as the published code has it
+SMALL = replace(FULL, width=192, heads=4, hidden=768, vocabulary=10_000)
+PRESETS = {
+    "universal-tiny": Preset(SMALL, 2_958_336, TINY),
+    "universal-tiny-halting": Preset(replace(SMALL, halting=True), 2_958_722, TINY),
+    "universal-base": Preset(BASE, 67_297_280, PAPER),
+    "universal-base-halting": Preset(replace(BASE, halting=True), 67_311_618, PAPER),
+}
+
+
+class Universal(CrossDecoder):
+    encoder: Repeated  # type: ignore[assignment]
+    decoder: Repeated  # type: ignore[assignment]
+
+    def __init__(
+        self, tokens: Tokens, position: Sinusoid, encoder: Repeated, decoder: Repeated, config: Config
+    ) -> None:
+        super().__init__(tokens, position, decoder, config.dropout, encoder)  # type: ignore[arg-type]
+        self.shift, self.price, self.pad = config.shift, config.ponder, config.pad
+
+    def embed(
+        self, ids: Int[Tensor, "B L"], where: Int[Tensor, "..."], known: Float[Tensor, "room D"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """Tokens alone: positions are added before each step."""
+        return self.dropout(self.tokens(ids))
+
+    def encode(self, batch: Batch, sides: Sides, taps: Collection[int] = ()) -> Ran:
+        real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])
+        if batch.offsets is not None:
+            real = batch.x != self.pad
+        x, places = self.embed(batch.x, sides.where), self.position(sides.where)
+        return self.encoder(x, places, rule=sides.rule, taps=taps, real=real)
+
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
+        """The decoder's states over `batch.target`; `taps` are steps of the encoder."""
+        target, sides = target_of(batch), Sides.of(batch)
+        if self.training and self.shift:
+            sides = self._shifted(batch, sides)
+        read = self.encode(batch, sides, taps)
+        ran = self.decoder(
+            self.embed(target, sides.target_where), self.position(sides.target_where), read.states, rule=sides.target_rule,
+            context_rule=sides.context_rule, real=self._real(batch),
+        )  # fmt: skip
+        states = States(ran.states, taps=read.taps, context=read.states)
+        if read.pondered is None or ran.pondered is None:
+            return states
+        cost, count = ran.pondered.cost(self._real(batch) if batch.labels is None else batch.labels != IGNORE)
+        spent, tokens = read.pondered.cost(read.pondered.steps > 0)
+        # the loss is summed over what is said: so is the mean of what was read
+        penalty = self.price * (cost + spent / tokens.clamp(min=1) * count)
+        return replace(
+            states, ponder=read.pondered.steps, side={"penalty": penalty, "target_ponder": ran.pondered.steps}
+        )
+
+    def _real(self, batch: Batch) -> Tensor | None:
+        """Positions of the target that are no padding, where that is known."""
+        target = target_of(batch)
+        if batch.target_mask is not None:
+            return marks(batch.target_mask, target.shape[1])
+        return None if batch.target_offsets is None else target != self.pad
+
+    def _shifted(self, batch: Batch, sides: Sides) -> Sides:
+        """All positions of a sample, on both sides, begin at one place of chance."""
+        rows = len(batch.x) if batch.offsets is None else len(batch.offsets.starts)
+        begins = torch.randint(self.shift + 1, (rows,), device=batch.x.device)
+
+        def of(where: Tensor, offsets: Offsets | None, length: int) -> Tensor:
+            if offsets is None:
+                return where + begins[:, None]
+            return where + begins[offsets.document(torch.arange(length, device=where.device)[None])]
+
+        target = target_of(batch)
+        return replace(
+            sides,
+            where=of(sides.where, batch.offsets, batch.x.shape[1]),
+            target_where=of(sides.target_where, batch.target_offsets, target.shape[1]),
+        )
+
+    def pondered(self, batch: Batch) -> Int[Tensor, "B S"] | None:
+        """How many steps each token of the source took; None where all take the same."""
+        if not self.encoder.halts:
+            return None
+        ran = self.encode(batch, Sides.of(batch))
+        assert ran.pondered is not None
+        return ran.pondered.steps
+
+    def start(self, batch: Batch, room: int | None = None) -> DecoderState:
+        """Read the source, and all but the last token of the prompt `batch.target`.
+
+        With `room`, memory is made for that many positions at once and keeps its shape."""
+        if batch.offsets is not None:
+            raise ValueError("generation starts from padded sources")
+        prompt, context = prompt_of(batch), self.encode(batch, Sides.of(batch)).states
+        real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None]
+        return self.begin(context, real, prompt, room)
+
+    def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
+        turn = state.turn(ids.shape[1])
+        places = self.position(turn.where) if state.places is None else state.places[turn.where]
+        ran = self.decoder(
+            self.embed(ids, turn.where), places, rule=turn.rules, context_rule=state.regard, memory=state.layers,
+            where=turn.columns,
+        )  # fmt: skip
+        state.passed(turn.where.shape[-1])
+        return ran.states
+
+
+def build(config: Config) -> Universal:
+    """The whole machine."""
+
+    def repeated(cross: bool) -> Repeated:
+        """The encoder looks both ways, the decoder back."""
+        block = vaswani_block(
+            config.width, config.heads, config.hidden, cross=cross, norm=config.norm, activation=config.activation,
+            dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.feed_dropout,
+        )  # fmt: skip
+        learned = config.times == "learned"
+        times = Learned(config.most, config.width) if learned else Sinusoid(config.width, config.positions)
+        halting = Halting(config.width, config.most, config.epsilon, config.mixing) if config.halting else None
+        return Repeated(block, config.steps, times, Norm(config.width) if config.norm == "pre" else None, halting)
+
+    return Universal(
+        tokens=Tokens(config.vocabulary, config.width, config.scaled),
+        position=Sinusoid(config.width, config.positions),
+        encoder=repeated(cross=False),
+        decoder=repeated(cross=True),
+        config=config,
+    )
+
+
+SYSTEM = System(
+    name="universal", about="encoder–decoder of one block that is repeated, with or without halting", config=Config,
+    presets=PRESETS, build=build, tasks=("translate", "recall"), recipes=RECALLS, unsayable=unpublished,
+)  # fmt: skip

@@ -1,0 +1,161 @@
+"""Adaptive computation time against a loop over single positions and numbers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regard.nn.halting import Halting, Mixing, Pondered
+from tiny import near, noise, noisy
+
+B, L, D = 3, 5, 4
+
+
+def world(cap: int, epsilon: float, mixing: Mixing = "convex", seed: int = 1) -> tuple[Halting, Any, Any, Tensor]:
+    """A gate, coordinates and steps that mix positions, so that those that have stopped are seen by others."""
+    halting = noisy(Halting(D, cap, epsilon, mixing), scale=0.8, seed=seed)
+    times, wheres = noise(cap, D, seed=7), noise(L, D, seed=8)
+    matrix, mix = noise(D, D, seed=9), noise(L, L, seed=10) * 0.4
+
+    def place(x: Tensor, number: int) -> Tensor:
+        return x + wheres + times[number]
+
+    def change(x: Tensor, number: int) -> Tensor:
+        return torch.tanh(mix @ x @ matrix)
+
+    return halting, place, change, noise(B, L, D, seed=11 + seed)
+
+
+def by_hand(
+    halting: Halting, place: Any, change: Any, x: Tensor, real: np.ndarray, epsilon: float
+) -> tuple[np.ndarray, ...]:
+    """All states of all steps first, then one position after another with plain numbers."""
+    weight, bias = halting.gate.weight.detach().numpy()[0], float(halting.gate.bias.detach())
+    befores, afters = [], []
+    for number in range(halting.cap):
+        x = place(x, number)
+        befores.append(x.detach().numpy())
+        x = change(x, number)
+        afters.append(x.detach().numpy())
+    out, steps, rests = np.zeros((B, L, D)), np.zeros((B, L), dtype=int), np.zeros((B, L))
+    for b, i in itertools.product(range(B), range(L)):
+        halt, rest, taken, state = 0.0, 0.0, 0, np.zeros(D)
+        while real[b, i] and halt < 1.0 and taken < halting.cap:
+            p = 1 / (1 + np.exp(-(float(befores[taken][b, i] @ weight) + bias)))
+            if halt + p > 1 - epsilon:
+                rest = 1 - halt
+                u, halt = rest, 1.0
+            else:
+                u, halt = p, halt + p
+            f = afters[taken][b, i]
+            state = f * u + state * (1 - u) if halting.mixing == "convex" else state + f * u
+            taken += 1
+        out[b, i], steps[b, i], rests[b, i] = state, taken, rest
+    return out, steps, rests
+
+
+@pytest.mark.parametrize("mixing", ["convex", "accumulated"])
+@pytest.mark.parametrize(("cap", "epsilon"), [(1, 0.01), (2, 0.01), (6, 0.2), (9, 0.01)])
+def test_positions_stop_as_a_loop_over_each_says(mixing: Mixing, cap: int, epsilon: float) -> None:
+    halting, place, change, x = world(cap, epsilon, mixing)
+    real = torch.arange(L) < torch.tensor([5, 2, 4])[:, None]
+    for marks, whole in itertools.product((None, real), (False, True)):
+        wanted = np.ones((B, L), dtype=bool) if marks is None else marks.numpy()
+        out, steps, rests = by_hand(halting, place, change, x, wanted, epsilon)
+        ours = halting(x, place, change, marks, whole)
+        assert np.array_equal(ours.steps.numpy(), steps)
+        near(ours.states, torch.from_numpy(out))
+        near(ours.remainders, torch.from_numpy(rests))
+        total, count = ours.cost(marks)
+        assert count == wanted.sum() and total.item() == pytest.approx((steps + rests)[wanted].sum())
+    if cap == 9:
+        assert len(set(steps[wanted])) > 2, "positions of this test think for different times"
+    if cap == 2:
+        assert (rests[wanted] == 0).any(), "some do not come to an end, and get no remainder"
+
+
+def test_no_step_is_computed_that_no_position_needs() -> None:
+    halting, place, change, x = world(9, 0.2)
+    taken: list[int] = []
+
+    def counted(x: Tensor, number: int) -> Tensor:
+        taken.append(number)
+        return change(x, number)
+
+    real = torch.arange(L) < torch.tensor([2, 1, 3])[:, None]
+    most = int(halting(x, place, counted, real).steps.max())
+    assert len(taken) == most < 9
+    taken.clear()
+    halting(x, place, counted, real, whole=True)
+    assert len(taken) == 9
+
+
+def test_what_is_computed_beyond_the_slowest_changes_not_a_bit() -> None:
+    halting, place, change, x = world(12, 0.2)
+    halting = halting.float()
+
+    def answers(whole: bool) -> tuple[Pondered, list[Tensor]]:
+        found = halting(
+            x.float(), lambda x, n: place(x, n).float(), lambda x, n: change(x.double(), n).float(), None, whole
+        )
+        halting.zero_grad()
+        (found.states.square().sum() + found.cost()[0]).backward()
+        return found, [parameter.grad.clone() for parameter in halting.parameters()]  # type: ignore[union-attr]
+
+    (one, slopes), (other, theirs) = answers(False), answers(True)
+    assert int(one.steps.max()) < 12
+    for a, b in ((one.states, other.states), (one.steps, other.steps), (one.remainders, other.remainders)):
+        assert torch.equal(a, b)
+    for a, b in zip(slopes, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("mixing", ["convex", "accumulated"])
+def test_gradients_of_states_and_cost_are_finite_differences(mixing: Mixing) -> None:
+    halting, place, change, x = world(6, 0.1, mixing, seed=3)
+    real = torch.arange(L) < torch.tensor([5, 2, 4])[:, None]
+    wanted = noise(B, L, D, seed=20)
+
+    def value(x: Tensor) -> Tensor:
+        found = halting(x, place, change, real)
+        return (found.states * wanted).sum() + 0.7 * found.cost(real)[0]
+
+    def numbers(x: Tensor) -> float:
+        out, steps, rests = by_hand(halting, place, change, x, real.numpy(), 0.1)
+        return float((out * wanted.numpy()).sum() + 0.7 * (steps + rests)[real.numpy()].sum())
+
+    x.requires_grad_()
+    value(x).backward()
+    assert x.grad is not None
+    step = 1e-6
+    for tensor, slope in ((x, x.grad), *((p, p.grad) for p in halting.parameters())):
+        assert slope is not None
+        flat = tensor.data.view(-1)
+        for at in range(0, len(flat), 3):
+            kept = float(flat[at])
+            flat[at] = kept + step
+            up = numbers(x.detach())
+            flat[at] = kept - step
+            down = numbers(x.detach())
+            flat[at] = kept
+            assert float(slope.view(-1)[at]) == pytest.approx((up - down) / (2 * step), rel=1e-5, abs=1e-8)
+
+
+def test_a_fresh_gate_is_likely_to_stop() -> None:
+    halting = Halting(16, 4)
+    assert halting.gate.bias.tolist() == [1.0]
+    assert halting.chance(torch.zeros(1, 1, 16)).item() == pytest.approx(1 / (1 + np.exp(-1)))
+
+
+def test_halting_is_decided_in_float32_however_states_are_kept() -> None:
+    halting = Halting(16, 4)
+    x = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(1))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(halting.chance(x), halting.chance(x.clone()))
+        assert halting.chance(x.bfloat16()).dtype == torch.float32
+    near(halting.chance(x.bfloat16()), halting.chance(x.bfloat16().float()))

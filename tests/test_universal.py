@@ -1,0 +1,222 @@
+"""The Universal Transformer: one block repeated as torch's own layers, stepwise as at once, with and without halting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.decode.recorded import _shelves, recorded
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.errors import SettingError
+from regard.nn.position import Sinusoid
+from regard.systems import universal
+from regard.tasks.task import Terms
+from regard.waists import IGNORE, Batch
+from tiny import TINY, collate, near, noise, noisy, tiny
+
+HALTING = ("halting", "halting, accumulated")
+SIZES: dict[str, Any] = {"width": 12, "steps": 4, "heads": 3, "hidden": 20, "vocabulary": 23, "dropout": 0.0}
+
+
+def torch_layer(block: nn.Module, cross: bool) -> nn.Module:
+    """torch's own layer with the weights of a block."""
+    kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
+    layer: Any = kind(12, 3, 20, 0.0, batch_first=True).double().eval()
+    ours: Any = block
+    pairs = [(layer.self_attn, ours.attend), *([(layer.multihead_attn, ours.cross)] if cross else [])]
+    with torch.no_grad():
+        for theirs, residual in pairs:
+            inner = residual.inner
+            joined = [inner.q, inner.kv] if inner.crossing else [inner.qkv]
+            theirs.in_proj_weight.copy_(torch.cat([part.weight for part in joined]))
+            theirs.in_proj_bias.copy_(torch.cat([part.bias for part in joined]))
+            theirs.out_proj.weight.copy_(inner.out.weight)
+            theirs.out_proj.bias.copy_(inner.out.bias)
+        for theirs, part in ((layer.linear1, ours.feed.inner.up), (layer.linear2, ours.feed.inner.down)):
+            theirs.weight.copy_(part.weight)
+            theirs.bias.copy_(part.bias)
+        norms = [ours.attend, *([ours.cross] if cross else []), ours.feed]
+        for number, residual in enumerate(norms, start=1):
+            getattr(layer, f"norm{number}").weight.copy_(residual.norm.weight)
+            getattr(layer, f"norm{number}").bias.copy_(residual.norm.bias)
+    return layer
+
+
+def coordinates(length: int, step: int) -> Tensor:
+    """The paper's formula, written out."""
+    table = torch.zeros(length, 12, dtype=torch.float64)
+    for i in range(length):
+        for j in range(6):
+            wave = 10000 ** (2 * j / 12)
+            table[i, 2 * j] = np.sin(i / wave) + np.sin(step / wave)
+            table[i, 2 * j + 1] = np.cos(i / wave) + np.cos(step / wave)
+    return table
+
+
+def test_steps_are_one_layer_of_torch_again_and_again() -> None:
+    body = noisy(universal.build(universal.Config(**SIZES)))
+    encoder, decoder = torch_layer(body.encoder.block, False), torch_layer(body.decoder.block, True)
+    x, lengths = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 2, 0, 0]]), torch.tensor([5, 3])
+    target = torch.tensor([[1, 4, 9, 12], [1, 3, 3, 7]])
+    table = body.tokens.table.weight.detach().clone().requires_grad_()
+    hidden = torch.arange(5) >= lengths[:, None]
+    context = table[x] * 12**0.5
+    for step in range(1, 5):
+        context = encoder(context + coordinates(5, step), src_key_padding_mask=hidden)
+    right, causal = table[target] * 12**0.5, nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
+    for step in range(1, 5):
+        right = decoder(
+            right + coordinates(4, step), context, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=hidden
+        )
+    states = body(Batch(x, lengths, target))
+    near(states.sequence, right, 1e-10)
+    near(states.context[0], context[0], 1e-10)
+    assert states.ponder is None and not states.side
+    weights = noise(2, 4, 12, seed=3)
+    (states.sequence * weights).sum().backward()
+    (right * weights).sum().backward()
+    near(body.tokens.table.weight.grad, table.grad, 1e-9)
+    for ours, theirs in ((body.encoder.block, encoder), (body.decoder.block, decoder)):
+        near(ours.feed.inner.up.weight.grad, theirs.linear1.weight.grad, 1e-9)
+        near(ours.attend.inner.qkv.weight.grad, theirs.self_attn.in_proj_weight.grad, 1e-9)
+        near(ours.attend.norm.weight.grad, theirs.norm1.weight.grad, 1e-9)
+    near(body.decoder.block.cross.inner.out.weight.grad, decoder.multihead_attn.out_proj.weight.grad, 1e-9)
+
+
+def test_presets_have_the_sizes_of_the_published_code() -> None:
+    with torch.device("meta"):
+        body = universal.build(universal.PRESETS["universal-base-halting"].config)
+    counts = [sum(part.numel() for part in side.block.parameters()) for side in (body.encoder, body.decoder)]
+    assert counts == [12_596_224, 16_796_672]
+    assert body.encoder.depth == body.decoder.depth == 12
+
+
+@pytest.mark.parametrize("label", HALTING)
+@pytest.mark.parametrize("room", [None, 11])
+def test_a_later_token_sees_earlier_ones_that_have_stopped_at_every_step(label: str, room: int | None) -> None:
+    model = tiny("universal", label, seed=2)
+    batch = replace(collate(model, TINY["universal"].samples, [0, 2, 3]), labels=None)
+    target = torch.randint(3, 23, (3, 8), generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        states = model.body(replace(batch, target=target))
+        whole = model.body.read(states.sequence)
+        state = model.body.start(replace(batch, target=target[:, :1]), room)
+        for at in range(8):
+            near(model.body.step(target[:, at], state), whole[:, at], 1e-10)
+    steps = states.side["target_ponder"]
+    later = [(steps[:, at + 1 :] > steps[:, at : at + 1]).any() for at in range(7)]
+    assert any(map(bool, later)), "some token of this test thinks for longer than one before it"
+    assert len(state.layers) == model.config.most
+    assert len(state.contexts) == 1, "what is regarded is kept once for all steps"
+
+
+@pytest.mark.parametrize("label", ["as published", *HALTING])
+@pytest.mark.parametrize("settings", [Decode(), Decode(beam=3, best=2), Decode(sample=True, best=2, seed=3)])
+def test_search_in_fixed_shapes_finds_the_same(label: str, settings: Decode) -> None:
+    model = tiny("universal", label)
+    batch = replace(collate(model, TINY["universal"].samples), labels=None)
+    batch = replace(batch, target=torch.ones(len(batch.x), 1, dtype=torch.long))
+    limits, requests = torch.full((len(batch.x),), 7), np.arange(len(batch.x))
+    right = search(model.body, batch, model.config.end, limits, settings, requests)
+    with torch.inference_mode():
+        for _ in range(2):
+            ours = recorded(model.body, batch, model.config.end, limits, settings, requests, None, graph=False)
+            assert ours is not None
+            assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
+            for a, b in zip(chain(*ours), chain(*right), strict=True):
+                assert a.score == pytest.approx(b.score, rel=1e-10)
+    assert len(_shelves[model.body].recordings) == 1
+
+
+@pytest.mark.parametrize("label", HALTING)
+def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
+    model = tiny("universal", label)
+    samples = TINY["universal"].samples
+    together = model.body(collate(model, samples))
+    packed = model.body(collate(model, samples, packed=True))
+    at = 0
+    for row in range(len(samples)):
+        batch = collate(model, samples, [row])
+        alone, length = model.body(batch), batch.x.shape[1]
+        assert torch.equal(together.ponder[row, :length], alone.ponder[0])
+        assert not together.ponder[row, length:].any()
+        assert torch.equal(packed.ponder[0, at : at + length], alone.ponder[0])
+        near(together.sequence[row, : alone.sequence.shape[1]], alone.sequence[0], 1e-10)
+        at += length
+    assert not packed.ponder[0, at:].any()
+    assert len(together.ponder.unique()) > 2
+    near(together.side["penalty"], packed.side["penalty"], 1e-10)
+
+
+def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
+    model = tiny("universal", "halting", dropout=0.0, shift=0)
+    batch = collate(model, TINY["universal"].samples)
+    judged, count = model.task.loss(model, batch)
+    model.train()
+    learnt, _ = model.task.loss(model, batch, Terms())
+    states = model.body(batch)
+    near(learnt - judged, states.side["penalty"])
+    asked = batch.labels != IGNORE
+    free = model.body(replace(batch, labels=None))
+    spent = [states.ponder, states.side["target_ponder"]]
+    assert torch.equal(free.side["target_ponder"], spent[1]), "labels change no state"
+    low = 0.01 * (spent[1][asked].sum() + count * spent[0].sum() / (spent[0] > 0).sum())
+    high = low + 0.01 * 2 * count
+    assert low < states.side["penalty"] < high, "remainders are between 0 and 1"
+    states.side["penalty"].backward()
+    assert model.body.encoder.halting.gate.weight.grad.abs().sum() > 0
+    assert model.body.decoder.halting.gate.weight.grad.abs().sum() > 0
+
+
+def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides() -> None:
+    model = tiny("universal", dropout=0.0, shift=9)
+    seen: list[Tensor] = []
+    kept = model.body.position
+
+    class Listening(Sinusoid):
+        def forward(self, where: Tensor) -> Tensor:
+            seen.append(where)
+            return super().forward(where)
+
+    model.body.position = Listening(kept.width, kept.layout)
+    for packed in (False, True):
+        seen.clear()
+        model.body.train()
+        batch = collate(model, TINY["universal"].samples, packed=packed)
+        model.body(batch)
+        source, target = seen
+        if not packed:
+            assert torch.equal(source[:, 0], target[:, 0]) and len(source[:, 0].unique()) > 1
+        else:
+            starts = [offsets.starts[:5] for offsets in (batch.offsets, batch.target_offsets)]  # type: ignore[union-attr]
+            assert torch.equal(source[0, starts[0]], target[0, starts[1]])
+            assert len(source[0, starts[0]].unique()) > 1
+        seen.clear()
+        model.body.eval()(batch)
+        assert int(seen[0].max()) < 9 and not bool(seen[0].flatten()[0])
+
+
+def test_an_answer_tells_how_long_its_question_was_thought_about() -> None:
+    from regard.inputs.text import Text
+
+    model = tiny("universal", "halting", vocabulary=8)
+    model.text = Text.whole(["1 2 3 4 5"])
+    config = replace(model.config, vocabulary=8, pad=5, start=6, end=7)
+    model.identity = replace(model.identity, config=config)
+    model.body.pad = 5
+    one, other = model.answer(["1 2 3", "5"], beam=1)
+    assert len(one.extra["steps"]) == 4 and len(other.extra["steps"]) == 2
+    assert model.answer("5", beam=1).extra["steps"] == other.extra["steps"]
+
+
+@pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"cap": -1}, {"shift": -2}, {"steps": 0}])
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingError):
+        universal.Config(**{**SIZES, **wrong})
