@@ -349,7 +349,7 @@ def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> Non
     assert known["settings"]["train"]["schedule"] == "linear" and known["scores"]["accuracy"] == 100
     card = (place / "run" / "README.md").read_text()
     assert "| good |" in card and "confusion.png" in card and (place / "run" / "confusion.png").exists()
-    assert "explain" not in card
+    assert "regard explain" in card and model.explain("a superb story").decided is not None
 
 
 def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(place: Path, tuned: str) -> None:

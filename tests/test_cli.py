@@ -424,4 +424,4 @@ def test_a_gpu_that_is_not_there_is_refused(cli: Cli, trained: Trained) -> None:
 def test_debug_shows_the_traceback_wherever_it_stands(words: tuple[str, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "regard", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode != 0 and "Traceback" in done.stderr and "UnknownName" in done.stderr
+    assert done.returncode != 0 and "Traceback" in done.stderr and "UnknownFolder" in done.stderr

@@ -8,6 +8,7 @@ import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -78,8 +79,8 @@ def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
 ) -> None:
     advance = Reporter.advance
 
-    def stopped(self: Reporter, step: object) -> None:
-        advance(self, step)  # type: ignore[arg-type]
+    def stopped(self: Reporter, *told: Any) -> None:
+        advance(self, *told)
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as meanwhile, pytest.raises(Interrupted, match="'my runs/one' --resume"):
