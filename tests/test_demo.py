@@ -83,7 +83,10 @@ def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
         advance(self, *told)
         signal.raise_signal(signal.SIGINT)
 
-    with monkeypatch.context() as meanwhile, pytest.raises(Interrupted, match="'my runs/one' --resume"):
+    with (
+        monkeypatch.context() as meanwhile,
+        pytest.raises(Interrupted, match=r"regard demo caption --out 'my runs/one'$"),
+    ):
         meanwhile.setattr(Reporter, "advance", stopped)
         show(out="my runs/one")
     told = show(out="my runs/one")

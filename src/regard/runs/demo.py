@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regard.disk import write_json
-from regard.errors import UnknownName
+from regard.errors import Interrupted, UnknownName
 from regard.model import Model, load
 from regard.runs.demos import DEMOS
 from regard.runs.demos.kind import Demo, Rows, Say, quoted
@@ -74,10 +74,14 @@ def trained(shown: Demo, folder: Path, data: dict[str, str], again: bool, consol
     elif ours and "scores" in facts:
         tell(console, f"  an earlier demo trained {folder}; to train anew use: {command(shown, folder)} --again")
         return load(folder)
-    return train(
-        shown.task, [data["train"]], valid=[data["valid"]], out=folder, settings=shown.settings, console=console,
-        resume=ours and not again,
-    )  # fmt: skip
+    try:
+        return train(
+            shown.task, [data["train"]], valid=[data["valid"]], out=folder, settings=shown.settings, console=console,
+            resume=ours and not again,
+        )  # fmt: skip
+    except Interrupted as stopped:  # the demo goes on too, and shows the rest
+        stopped.args = (f"stopped and saved. Go on with:\n  {command(shown, folder)}",)
+        raise
 
 
 def command(shown: Demo, folder: Path) -> str:
