@@ -69,13 +69,7 @@ def train(
         torch.manual_seed(order.settings.train.seed)
         identity = replace(order.identity, config=prepared.config, labels=prepared.labels, pair=prepared.pair)
         fresh = assemble(identity, prepared.reader)
-        if order.start is not None and order.start.is_dir():
-            made = start_from(fresh, order.start, order.settings.model)
-        else:
-            made = [] if order.brought is None or not order.brought.is_dir() else open_eyes(fresh)
-            if order.brought is None and (named_one := order.settings.model.get("encoder")):
-                # whoever names a preset may think that it has learnt
-                made = [f"it sees through {named_one}, made anew: what has learnt is a folder"]
+        made = _taken_over(fresh, order)
         for line in made if not going_on else ():
             tell(console, f"  {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
@@ -92,6 +86,16 @@ def train(
         best = trainer.run()
         world.wait()  # the others load what the first has finished
         return best or load(folder.path, device=where)
+
+
+def _taken_over(fresh: Model, order: Order) -> list[str]:
+    """Weights of the folders that the run starts from come into the model; what is to be said of that."""
+    if order.start is not None and order.start.is_dir():
+        return start_from(fresh, order.start, order.settings.model)
+    if order.brought is not None:
+        return open_eyes(fresh) if order.brought.is_dir() else []
+    preset = order.settings.model.get("encoder")  # whoever names one may think that it has learnt
+    return [f"it sees through {preset}, made anew: what has learnt is a folder"] if preset else []
 
 
 def _begin(folder: RunFolder, sources: Sources, resume: bool, console: Console) -> None:

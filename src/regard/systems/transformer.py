@@ -84,7 +84,8 @@ PAPER = {
 }  # fmt: skip
 
 
-def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
+def recipe(**train: Any) -> dict[str, dict[str, Any]]:
+    """The paper's, with these changes."""
     return {**PAPER, "train": {**PAPER["train"], **train}}
 
 
@@ -94,20 +95,20 @@ PRESETS = {
         replace(BASE, width=128, depth=4, decoder_depth=4, heads=4, hidden=256, vocabulary=10_000, dropout=0.3),
         2_605_056,
         {
-            **_recipe(steps=6000, tokens=16_384, rate=4e-3, warmup=1500, schedule="linear", clip=1.0, average=0.999),
+            **recipe(steps=6000, tokens=16_384, rate=4e-3, warmup=1500, schedule="linear", clip=1.0, average=0.999),
             "data": {"vocabulary": 10_000},
         },
     ),
     "transformer-small": Preset(
         replace(BASE, width=256, depth=3, decoder_depth=3, heads=4, hidden=1024, vocabulary=8000),
         7_577_600,
-        {**_recipe(steps=20_000, tokens=16_384, rate=1e-3, warmup=2000, clip=1.0), "data": {"vocabulary": 8000}},
+        {**recipe(steps=20_000, tokens=16_384, rate=1e-3, warmup=2000, clip=1.0), "data": {"vocabulary": 8000}},
     ),
     "transformer-base": Preset(BASE, 63_082_496, PAPER),
     "transformer-big": Preset(
         replace(BASE, width=1024, heads=16, hidden=4096, dropout=0.3),
         214_245_376,
-        _recipe(steps=300_000, rate=1024**-0.5 * 4000**-0.5),
+        recipe(steps=300_000, rate=1024**-0.5 * 4000**-0.5),
     ),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ from regard.nn.rules import marks
 from regard.nn.state import DecoderState
 from regard.systems.preset import RECALLS, Preset, System, check_sizes, unpublished
 from regard.systems.targets import Sides, prompt_of, target_of
+from regard.systems.transformer import recipe
 from regard.waists import IGNORE, Batch, Offsets, States
 
 
@@ -93,22 +94,11 @@ class Config:
         return (self.cap or 2 * self.steps) if self.halting else self.steps
 
 
-PAPER: dict[str, dict[str, Any]] = {
-    "train": {
-        "steps": 100_000, "tokens": 50_000, "rate": 1024**-0.5 * 4000**-0.5, "warmup": 4000, "schedule": "inverse_sqrt",
-        "smoothing": 0.1, "betas": "0.9,0.98", "eps": 1e-9, "clip": 0.0, "decay": 0.0,
-    },
-    "data": {"vocabulary": 37_000},
-    "decode": {"beam": 4, "penalty": 0.6, "form": "paper"},
-}  # fmt: skip
-TINY: dict[str, Any] = {
-    "train": {
-        **PAPER["train"], "steps": 6000, "tokens": 16_384, "rate": 2e-3, "warmup": 1500, "schedule": "linear", "clip": 1.0,
-        "average": 0.999,
-    },
+PAPER = recipe(rate=1024**-0.5 * 4000**-0.5)
+TINY = {
+    **recipe(steps=6000, tokens=16_384, rate=2e-3, warmup=1500, schedule="linear", clip=1.0, average=0.999),
     "data": {"vocabulary": 10_000},
-    "decode": PAPER["decode"],
-}  # fmt: skip
+}
 
 FULL = Config()
 BASE = replace(
