@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from captioners import config_of
 from conftest import Trained
 from encoders import encoder
 from headed import SIZES
+from regard.data.recall import Question
 from regard.data.settings import Data
 from regard.explain import explains
 from regard.inputs.text import Text
@@ -40,9 +42,13 @@ def speaker(task: str) -> Model:
     return assemble(Identity(SYSTEMS["gpt2"], config, TASKS[task]), text)
 
 
+ASKED: dict[str, Sequence[Any]] = {"recall": [Question("31415", "51413", "", 0), Question("2", "2", "", 0)]}
+"""Samples of runs whose cards ask what they have seen."""
+
+
 def questioned() -> Model:
-    """One that knows the words of the card's question."""
-    text, task = Text.whole(["a question"]), TASKS["recall"]
+    """One that knows some digits and nothing else."""
+    text, task = Text.whole([sample.source for sample in ASKED["recall"]]), TASKS["recall"]
     config = task.fit(universal.Config(width=8, heads=2, hidden=8), text)
     return assemble(Identity(SYSTEMS["universal"], config, task), text)
 
@@ -64,10 +70,10 @@ MADE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def commands(name: str, task: Task) -> list[list[str]]:
+def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[str]]:
     """The words of each command, as a shell reads them."""
     found = []
-    for line in _use(name, task).splitlines()[1:-1]:
+    for line in _use(name, task, samples).splitlines()[1:-1]:
         done = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)
         found.append(done.stdout.decode().split("\0")[1:-1])
     return found
@@ -85,7 +91,7 @@ def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, mo
     model: Model = MADE[name]().float()
     model.save("run")
     Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("picture.jpg")
-    words = commands("run", model.task)
+    words = commands("run", model.task, ASKED.get(name, ()))
     assert [line[0] for line in words] == ["run", "explain", "evaluate"]
     for line in words[:-1]:
         done = cli(*line)

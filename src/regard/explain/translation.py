@@ -86,10 +86,8 @@ def _thoughts(model: Asked, batch: Batch, keys: tuple[str, ...], queries: tuple[
         ("question", "answer") if model.task.name == "recall" else ("source", "translation"),
     )
     return (
-        Thought(f"How long each token of the {names[0]} was thought about", keys, _whole(states.ponder), most),
-        Thought(
-            f"And before each token of the {names[1]} was said", queries, _whole(states.side["target_ponder"]), most
-        ),
+        Thought(f"Steps for the tokens of the {names[0]}", keys, _whole(states.ponder), most),
+        Thought(f"Steps before those of the {names[1]}", queries, _whole(states.side["target_ponder"]), most),
     )
 
 

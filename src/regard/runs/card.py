@@ -30,7 +30,7 @@ def write_card(
         *(f"![{Path(name).stem}]({name})" for name in pictures),
         "## Data\n\n" + _data(facts, task.unit),
         "## Examples\n\n" + _examples(task, samples, answers),
-        "## Use\n\n" + _use(shlex.quote(str(folder.path)), task),
+        "## Use\n\n" + _use(shlex.quote(str(folder.path)), task, samples),
         "## Settings\n\n" + _settings(facts["settings"], task),
     ]
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
@@ -82,9 +82,10 @@ def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Answer]) -> 
     return table(rows)
 
 
-def _use(name: str, task: Task) -> str:
-    lines = [f"run {name} {task.usage}", f"evaluate {name}"]
-    lines[1:1] = [f"explain {name} {task.usage} --out map.html"] * explains(task)
+def _use(name: str, task: Task, samples: Sequence[Any]) -> str:
+    asked = task.used(samples)
+    lines = [f"run {name} {asked}", f"evaluate {name}"]
+    lines[1:1] = [f"explain {name} {asked} --out map.html"] * explains(task)
     return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
 

@@ -5,6 +5,7 @@ It is translation with other words, tokens that are whole, and scores that tell 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,10 @@ class Recall(Translate):
     heeds = tuple(name for name in (*Translate.heeds, "data.kind") if name not in ("data.vocabulary", "data.tokenized"))
 
     # -- samples
+
+    def used(self, samples: Sequence[Question]) -> str:
+        """One of them: its tokenizer knows no other words or digits."""
+        return shlex.quote(samples[0].source) if samples else self.usage
 
     def entries(self, data: Sequence[str]) -> list[str]:
         made = [recipe_of(entry) is not None for entry in data]

@@ -213,6 +213,10 @@ class Task(Reads):
         """What a grain has room for, in what is `counted`."""
         return int(train.tokens)
 
+    def used(self, samples: Sequence[Any]) -> str:
+        """An input as it is written on a command line, for a model that knows such samples."""
+        return self.usage
+
     def of(self, folder: Path) -> Task:
         """The task as the files of a folder say it, beside its weights."""
         return self
