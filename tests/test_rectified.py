@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from regard.nn import rectified as one
-from regard.nn.rectified import rectified, serves
+from regard.nn.rectified import keeps, rectified, serves
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -59,3 +59,18 @@ def test_one_kernel_is_taken_of_halves_by_eights_where_nothing_learns(
         assert (found.shape, found.dtype, found.device) == (wanted.shape, wanted.dtype, wanted.device)
         assert found.is_contiguous(memory_format=torch.channels_last) == taken
         assert not serves(x, convolution.weight)  # gradients are wanted here
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"kernel_size": 3, "padding": 1}, True),
+        ({"kernel_size": 1}, True),
+        ({"kernel_size": 3}, False),
+        ({"kernel_size": 3, "padding": 1, "stride": 2}, False),
+        ({"kernel_size": 3, "padding": 2, "dilation": 2}, False),
+        ({"kernel_size": 3, "padding": 1, "groups": 4}, False),
+    ],
+)
+def test_one_kernel_is_for_convolutions_that_keep_the_places(given: dict[str, Any], kept: bool) -> None:
+    assert keeps(nn.Conv2d(8, 8, **given, device="meta")) == kept

@@ -10,11 +10,18 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def rectified(convolution: nn.Conv2d, x: Tensor) -> Tensor:
-    """ReLU(convolution(x)), of a convolution that keeps the places: stride 1, as many zeros around as its filters reach."""
+    """ReLU(convolution(x)), as one kernel where the convolution keeps the places."""
     bias = convolution.bias
-    if bias is None or not serves(x, convolution.weight):
+    if bias is None or not keeps(convolution) or not serves(x, convolution.weight):
         return F.relu(convolution(x))
     return joined(x, convolution.weight, bias)
+
+
+def keeps(convolution: nn.Conv2d) -> bool:
+    """Stride 1, as many zeros around as its filters reach, nothing left out and no groups: what the kernel is asked for."""
+    around = tuple(size // 2 for size in convolution.kernel_size)
+    steps = (convolution.stride, convolution.dilation, convolution.padding, convolution.groups)
+    return steps == ((1, 1), (1, 1), around, 1)
 
 
 def serves(x: Tensor, weight: Tensor) -> bool:
