@@ -142,6 +142,22 @@ def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, re
         assert (mine.double() - right).norm() <= 1e-2 * right.norm()
 
 
+@pytest.mark.parametrize(("rows", "length"), [(64, 577), (128, 257), (16, 577), (64, 640)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_few_keys_that_hang_over_count_as_all_others(rows: int, length: int, dtype: torch.dtype) -> None:
+    overhang = pytest.importorskip("regard.nn.overhang")
+    qkv = torch.randn(rows, length, 3, 4, 64, device="cuda", dtype=dtype)
+    q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+    with torch.no_grad():
+        assert overhang.serves(q, k) == (rows > 16 and length != 640)
+        found = kernels.sdpa(q, k, v, Whole(), None, 0.125, 0.0)
+        wanted = kernels.plain(q.double(), k.double(), v.double(), None, 0.125)[0]
+        compiled = torch.compile(lambda *given: kernels.sdpa(*given, Whole(), None, 0.125, 0.0))(q, k, v)
+    assert (found.double() - wanted).norm() <= 5e-3 * wanted.norm()
+    assert torch.equal(compiled, found)
+    assert not overhang.serves(q, k)  # gradients may be wanted here
+
+
 @pytest.mark.parametrize(("old", "new"), [((5, 7), (10, 14)), ((6, 6), (1, 9)), ((9, 4), (5, 3)), ((1, 3), (4, 6))])
 @pytest.mark.parametrize("channels", [32, 40, 130])
 def test_maps_are_made_larger_as_torch_does_it(old: tuple[int, int], new: tuple[int, int], channels: int) -> None:
