@@ -53,6 +53,8 @@ for width in (8, 100):
         norm.weight.normal_(), norm.bias.normal_()
         x, y = torch.randn(3, 5, width), torch.randn(3, 5, width)
         assert (joined.add_norm(x, y, norm.weight, norm.bias, norm.eps) - norm(x + y)).abs().max() < 1e-5
+        both, normed = joined.forward(x, y, norm.weight, norm.bias, norm.eps)
+        assert torch.equal(both, x + y) and (normed - norm(x + y)).abs().max() < 1e-5
 """
 
 VOCABULARY = """
