@@ -38,5 +38,8 @@ def encoder(
 ) -> Model:
     """A noisy model that reads texts like these."""
     text = wordpieces(texts, vocabulary)
-    config = replace(TASKS[task].bodied(TASKS[task].fit(SYSTEMS[system].config(**SIZES), text)), **changes)
+    sizes = dict(SIZES)
+    if system == "universal-encoder":
+        sizes["steps"] = sizes.pop("depth")
+    config = replace(TASKS[task].bodied(TASKS[task].fit(SYSTEMS[system].config(**sizes), text)), **changes)
     return noisy(assemble(Identity(SYSTEMS[system], config, TASKS[task], labels=tuple(labels)), text))

@@ -29,6 +29,7 @@ from regard.systems import (
     roformer,
     transformer,
     universal,
+    universal_encoder,
 )
 from regard.tasks import TASKS
 from regard.tasks.language import documents
@@ -191,6 +192,18 @@ TINY: dict[str, Tiny] = {
             "halting, accumulated": {"halting": True, "cap": 6, "epsilon": 0.01, "mixing": "accumulated", "norm": "pre"},
             "pre-norm, steps learnt": {"norm": "pre", "times": "learned", "positions": "halves", "pad": 5, "start": 0},
         },
+    ),
+    "universal-encoder": Tiny(
+        universal_encoder.Config(
+            width=12, steps=3, heads=3, hidden=20, vocabulary=23, length=16, pad=0, start=2, end=3, mask=4
+        ),
+        WORDS,
+        {
+            "halting": {"halting": True, "cap": 5, "epsilon": 0.1},
+            "halting, accumulated": {"halting": True, "cap": 6, "mixing": "accumulated", "norm": "pre"},
+            "pre-norm, steps learnt": {"norm": "pre", "times": "learned", "positions": "halves", "types": 1},
+        },
+        **ASKED,
     ),
 }  # fmt: skip
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -71,7 +70,17 @@ def study(
 
 
 def by_layer(looks: Sequence[Look]) -> list[list[Look]]:
-    return [list(group) for _, group in groupby(looks, key=lambda look: look.name)]
+    layers: list[list[Look]] = []
+    for look in looks:
+        if not layers or begins_layer(look, layers[-1][-1]):
+            layers.append([])
+        layers[-1].append(look)
+    return layers
+
+
+def begins_layer(look: Look, before: Look) -> bool:
+    """Another attention looks, or the same one again for all queries: its weights may be applied more than once."""
+    return look.name != before.name or look.queries is None
 
 
 def counted(value: Tensor, looks: Sequence[Sequence[Look]], view: View, at: Sequence[int]) -> NDArray[np.float64]:
@@ -105,7 +114,7 @@ def cost(body: Any, batch: Batch) -> int:
     wide = [min(length, window.left + window.right + 1 + marked) for window in windows] or [length] * len(places)
     heads = [place.heads for place in places]
     weights = sum(many * columns for many, columns in zip(heads, wide, strict=False))
-    return COPIES * 4 * rows * length * weights
+    return COPIES * 4 * rows * length * weights * getattr(body, "repeats", 1)
 
 
 class Viewer(Protocol):
@@ -121,7 +130,7 @@ class Layers:
         self.views, self.waiting = views, list[Look]()
 
     def __call__(self, look: Look) -> None:
-        if self.waiting and self.waiting[0].name != look.name:
+        if self.waiting and begins_layer(look, self.waiting[-1]):
             self.settle()
         self.waiting.append(look)
 

@@ -5,7 +5,7 @@ A task is explained by telling what it read, what it said, and which numbers mad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from regard.data.settings import Data
 from regard.draw.counted import ASKED, GRADIENT, ROLLED, Counted, Decided, told
 from regard.draw.label import label
 from regard.draw.maps import AttentionMap
+from regard.draw.thoughts import Thought
 from regard.errors import RegardError
 from regard.explain.attribution import ROOM, Score, cost, study
 from regard.explain.blocks import Blocks
@@ -26,6 +27,7 @@ from regard.inputs.spelling import SIGNS
 from regard.inputs.text import Text
 from regard.nn.watch import attention_names
 from regard.tasks.asked import Asked
+from regard.tasks.pondering import steps_of
 from regard.tasks.task import Encoded
 from regard.waists import Batch
 
@@ -72,9 +74,10 @@ def explain_decision(model: Asked, decide: Callable[[], Decision]) -> Explanatio
     model.eval()
     try:
         decision = decide()
-        heads = sum(place.heads for place in attention_names(model.body).values())
+        heads = sum(place.heads for place in attention_names(model.body).values()) * getattr(model.body, "repeats", 1)
         views = [_view(decision, number, int((CELLS / heads) ** 0.5)) for number in range(len(decision.rows))]
         found = study(model, decision.batch, views, decision.scores)
+        steps = steps_of(model, decision.batch)
     finally:
         model.train(training)
     text, counted, told_of = model.text_or_refuse(), [], set()
@@ -91,8 +94,20 @@ def explain_decision(model: Asked, decide: Callable[[], Decision]) -> Explanatio
     facts = decision.facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in decision.rows)}
     if (room := cost(model.body, decision.batch)) > ROOM:
         facts["gradient × attention"] = f"left out: it would take {room / 2**30:,.0f} GiB"
+    if hasattr(model.body, "repeats"):
+        facts["layers"] = "the steps of one block, whose weights are the same at each"
+    if steps is not None:
+        facts["roll-out"] = "through all steps, also those after a token had stopped"
     decided = Decided(decision.said, decision.chances, tuple(counted), decision.asked)
-    return Explanation(decision.title, tuple(maps), facts, decided=decided)
+    thoughts = () if steps is None else tuple(_thoughts(decision, text, steps, model.config.most))
+    return Explanation(decision.title, tuple(maps), facts, decided=decided, thoughts=thoughts)
+
+
+def _thoughts(decision: Decision, text: Text, steps: Sequence[list[int]], most: int) -> Iterator[Thought]:
+    """How many steps each token of each row took, of systems whose tokens stop by themselves."""
+    for row, own in zip(decision.rows, steps, strict=True):
+        name = f": {label(row.name, 40)}" if len(decision.rows) > 1 else ""
+        yield Thought(f"Steps for the tokens of the text{name}", tuple(text.pieces(row.ids)), tuple(own), most)
 
 
 def _view(decision: Decision, number: int, most: int) -> View:

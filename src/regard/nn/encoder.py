@@ -18,7 +18,7 @@ from regard.nn.norm import Norm
 from regard.nn.position import Added
 from regard.nn.relative import Standing
 from regard.nn.rules import Global, Packed, Real, Rule, Window, join, marks
-from regard.waists import Batch, States
+from regard.waists import Batch, Offsets, States
 
 
 class Embedding(nn.Module):
@@ -109,10 +109,7 @@ class EncoderOnly(nn.Module):
         """The states over `batch.x`, and of each row, or of each document of a packed row, its summary."""
         standing = None if self.encoder.position is None else self._standing(batch)
         sequence, tapped = self.encoder(self.embedding(batch), rule=self.rules(batch), taps=taps, standing=standing)
-        if batch.offsets is None:
-            first = sequence[:, 0]
-        else:  # empty documents have no first token: they read the last position, and nobody asks them
-            first = sequence[0].index_select(0, batch.offsets.starts[:-1].clamp(max=sequence.shape[1] - 1))
+        first = first_states(sequence, batch.offsets)
         return States(sequence, self.pooler(first) if self.pools else first, tapped)
 
     def _standing(self, batch: Batch) -> Standing | None:
@@ -136,6 +133,14 @@ class EncoderOnly(nn.Module):
             if window not in made:
                 made[window] = join(window if marked is None else window | marked, rest)
         return [made[window] for window in self.windows]
+
+
+def first_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None) -> Float[Tensor, "N D"]:
+    """Of the first token of each row, or of each document of a packed row."""
+    if offsets is None:
+        return sequence[:, 0]
+    # empty documents have no first token: they read the last position, and nobody asks them
+    return sequence[0].index_select(0, offsets.starts[:-1].clamp(max=sequence.shape[1] - 1))
 
 
 def encoder_weights(body: EncoderOnly, std: float = 0.02) -> EncoderOnly:

@@ -10,9 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.nn.block import Block
+from regard.errors import SettingError
+from regard.nn.block import Block, vaswani_block
 from regard.nn.halting import Halting, Pondered
 from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory
+from regard.nn.norm import Norm
 from regard.nn.position import Learned, Sinusoid
 from regard.nn.rules import Rule
 
@@ -91,3 +93,29 @@ class Repeated(nn.Module):
         attention: Any = self.block.attend.inner
         k, v = attention.project(x[:, :0])[1:]
         return [LayerMemory(Growing(k, v) if room is None else Fixed(room).made(k, v)) for _ in range(self.depth)]
+
+
+def check_repeated(config: Any) -> None:
+    """Refuse steps that cannot be taken."""
+    for name in ("cap", "ponder"):
+        if getattr(config, name) < 0:
+            raise SettingError(f"model.{name} must be at least 0, not {getattr(config, name)}.")
+    if not 0 < config.epsilon < 1:
+        raise SettingError(f"model.epsilon must lie between 0 and 1, not {config.epsilon}.")
+
+
+def most_steps(config: Any) -> int:
+    """Steps at most."""
+    return int(config.cap or 2 * config.steps) if config.halting else int(config.steps)
+
+
+def repeated(config: Any, cross: bool) -> Repeated:
+    """One side of a Universal Transformer, from the sizes of a config; `cross`: that of a decoder."""
+    block = vaswani_block(
+        config.width, config.heads, config.hidden, cross=cross, norm=config.norm, activation=config.activation,
+        dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.feed_dropout,
+    )  # fmt: skip
+    most, learned = most_steps(config), config.times == "learned"
+    times = Learned(most, config.width) if learned else Sinusoid(config.width, config.positions)
+    halting = Halting(config.width, most, config.epsilon, config.mixing) if config.halting else None
+    return Repeated(block, config.steps, times, Norm(config.width) if config.norm == "pre" else None, halting)

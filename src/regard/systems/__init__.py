@@ -26,6 +26,7 @@ from regard.systems import (
     swin,
     transformer,
     universal,
+    universal_encoder,
     vit,
 )  # fmt: skip
 from regard.systems.preset import Preset, System
@@ -35,7 +36,7 @@ SYSTEMS: dict[str, System] = {
     for system in (
         transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM,
         longformer.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, resnet.SYSTEM, bit.SYSTEM, swin.SYSTEM, imagegpt.SYSTEM, dpt.SYSTEM,
-        rnn.SYSTEM, rnnsearch.SYSTEM, convs2s.SYSTEM, universal.SYSTEM,
+        rnn.SYSTEM, rnnsearch.SYSTEM, convs2s.SYSTEM, universal.SYSTEM, universal_encoder.SYSTEM,
         caption_fixed.SYSTEM, caption_attend.SYSTEM, caption_transformer.SYSTEM, caption_vit.SYSTEM,
     )
 }  # fmt: skip

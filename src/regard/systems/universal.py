@@ -14,12 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import SettingError
-from regard.nn.block import Placement, Tokens, vaswani_block
+from regard.nn.block import Placement, Tokens
 from regard.nn.crossing import CrossDecoder
-from regard.nn.halting import Halting, Mixing
-from regard.nn.norm import Norm
-from regard.nn.position import Layout, Learned, Sinusoid
-from regard.nn.repeated import Ran, Repeated
+from regard.nn.halting import Mixing
+from regard.nn.position import Layout, Sinusoid
+from regard.nn.repeated import Ran, Repeated, check_repeated, most_steps, repeated
 from regard.nn.rules import marks
 from regard.nn.state import DecoderState
 from regard.systems.preset import RECALLS, Preset, System, check_sizes, unpublished
@@ -81,16 +80,14 @@ class Config:
     def __post_init__(self) -> None:
         sizes = ("width", "steps", "heads", "hidden", "vocabulary", "length")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "feed_dropout"))
-        for name in ("shift", "cap", "ponder"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"model.{name} must be at least 0, not {getattr(self, name)}.")
-        if not 0 < self.epsilon < 1:
-            raise SettingError(f"model.epsilon must lie between 0 and 1, not {self.epsilon}.")
+        check_repeated(self)
+        if self.shift < 0:
+            raise SettingError(f"model.shift must be at least 0, not {self.shift}.")
 
     @property
     def most(self) -> int:
         """Steps at most."""
-        return (self.cap or 2 * self.steps) if self.halting else self.steps
+        return most_steps(self)
 
 
 PAPER = recipe(rate=1024**-0.5 * 4000**-0.5)
@@ -193,24 +190,12 @@ class Universal(CrossDecoder):
 
 
 def build(config: Config) -> Universal:
-    """The whole machine."""
-
-    def repeated(cross: bool) -> Repeated:
-        """The encoder looks both ways, the decoder back."""
-        block = vaswani_block(
-            config.width, config.heads, config.hidden, cross=cross, norm=config.norm, activation=config.activation,
-            dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.feed_dropout,
-        )  # fmt: skip
-        learned = config.times == "learned"
-        times = Learned(config.most, config.width) if learned else Sinusoid(config.width, config.positions)
-        halting = Halting(config.width, config.most, config.epsilon, config.mixing) if config.halting else None
-        return Repeated(block, config.steps, times, Norm(config.width) if config.norm == "pre" else None, halting)
-
+    """The whole machine: the encoder looks both ways, the decoder back."""
     return Universal(
         tokens=Tokens(config.vocabulary, config.width, config.scaled),
         position=Sinusoid(config.width, config.positions),
-        encoder=repeated(cross=False),
-        decoder=repeated(cross=True),
+        encoder=repeated(config, cross=False),
+        decoder=repeated(config, cross=True),
         config=config,
     )
 

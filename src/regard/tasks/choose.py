@@ -25,6 +25,7 @@ from regard.tasks.classify import told_of
 from regard.tasks.each import Each
 from regard.tasks.heads import Headed, Read, first_of, read_out
 from regard.tasks.marks import Marks
+from regard.tasks.pondering import thought
 from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums
 from regard.waists import IGNORE, Answer
 
@@ -92,7 +93,8 @@ class Choose(Headed):
         """Of each {"context": …, "question": …, "choices": […]}, as such or as JSON, the likeliest choice."""
         samples = [_asked(item) for item in inputs]
         text = model.text_or_refuse()
-        return self._answers(model, self.encode(samples, text, model.config, model.config.length))
+        encoded = self.encode(samples, text, model.config, model.config.length)
+        return thought(self, model, encoded, self._answers(model, encoded))
 
     def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
         """The same of one context."""

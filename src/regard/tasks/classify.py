@@ -26,6 +26,7 @@ from regard.tasks.asked import Asked
 from regard.tasks.each import Each, confused
 from regard.tasks.heads import Headed, Read, first_of, read_out
 from regard.tasks.marks import Marks
+from regard.tasks.pondering import thought
 from regard.tasks.several import (
     PUBLISHED,
     SEVERAL,
@@ -151,7 +152,7 @@ class Classify(Headed):
         samples = [_asked(item, pairing) for item in inputs]
         text = model.text_or_refuse()
         encoded = self._encode(samples, text, model.config, model.config.length, pairing == "symmetric", ())
-        return self._answers(model, encoded, decode)
+        return thought(self, model, encoded, self._answers(model, encoded, decode))
 
     def _answers(self, model: Asked, encoded: Encoded, decode: Decode) -> list[Answer]:
         labels, several = model.identity.labels, tells_several(model)

@@ -31,6 +31,7 @@ from regard.tasks.asked import Asked
 from regard.tasks.heads import fitting, made_text
 from regard.tasks.marks import filler, framed
 from regard.tasks.nearest import Among, Hit
+from regard.tasks.pondering import costed
 from regard.tasks.pooling import Pooling, pooling_files, read_pooling
 from regard.tasks.task import READ, TEXT, Encoded, Scored, Side, Sums, Task, Terms, lengths_of
 from regard.waists import IGNORE, Answer, Batch, Offsets, States
@@ -163,7 +164,7 @@ class Embed(Task):
         if getattr(model.body, "pools", False) and first[0].summary is not None:
             # nobody asks for it, but processes that train together wait for a gradient of every parameter
             total = total + 0.0 * first[0].summary.sum()
-        return total, asked.sum()
+        return costed(model, (total, asked.sum()), first[0], second[0])
 
     def _states(self, model: Asked, x: Tensor, mask: Tensor | None, offsets: Offsets | None) -> tuple[States, Batch]:
         rows = _first_marked(Batch(x, mask, offsets=offsets), model.config)

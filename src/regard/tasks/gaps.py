@@ -63,13 +63,16 @@ def fill(model: Asked, inputs: Sequence[str]) -> list[Answer]:
         batch = Batch(x, mask).to(model.device)
         at = (batch.x == config.mask).nonzero()
         with torch.inference_mode():
-            states = model.body(batch).sequence[at[:, 0], at[:, 1]]
-            chances = model.head.words(states, model.body.tokens).double().softmax(-1)[:, known]
+            states = model.body(batch)
+            gaps = states.sequence[at[:, 0], at[:, 1]]
+            chances = model.head.words(gaps, model.body.tokens).double().softmax(-1)[:, known]
         sure, best = chances.topk(min(BEST, len(known)))
         tokens = known[best].cpu().numpy()
         for number, row in enumerate(chosen.tolist()):
             mine = (at[:, 0] == number).cpu()
             answers[row] = _answer(text, asked[row], rows[row], tokens[mine.numpy()], sure.cpu()[mine].numpy())
+            if states.ponder is not None:
+                answers[row].extra["steps"] = states.ponder[number, : len(rows[row])].tolist()
     return answers
 
 

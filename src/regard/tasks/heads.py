@@ -26,6 +26,7 @@ from regard.inputs.text import END_OF_TEXT, Text
 from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.marks import DELIMITER, EXTRACT, MARKS, ROLES, START, Way, beside, encodes, filler, framed, typed
+from regard.tasks.pondering import costed
 from regard.tasks.task import Encoded, Side, Task, Terms, lengths_of
 from regard.waists import IGNORE, Batch, States
 
@@ -48,6 +49,8 @@ class Read:
     """of the ways; 0 where a sample has fewer"""
     states: Float[Tensor, "S K D"]
     """the summary of each way"""
+    whole: States
+    """what the body itself said"""
 
 
 def read(body: Any, batch: Batch) -> Read:
@@ -58,7 +61,7 @@ def read(body: Any, batch: Batch) -> Read:
         found: States = body(rows)
         lengths = starts.diff().view(len(batch.labels), -1)
         last = found.sequence[0, (starts[1:] - 1).clamp(min=0)] if found.summary is None else found.summary
-        return Read(rows, found.sequence, lengths, last.view(*lengths.shape, -1))
+        return Read(rows, found.sequence, lengths, last.view(*lengths.shape, -1), found)
     x = batch.x if batch.x.ndim == 3 else batch.x[:, None]
     S, K, L = x.shape
     if batch.mask is None:
@@ -69,10 +72,10 @@ def read(body: Any, batch: Batch) -> Read:
     rows = Batch(x.flatten(0, 1), lengths.flatten(), most_marked=batch.most_marked, **tables)
     found = body(rows)
     if found.summary is not None:
-        return Read(rows, found.sequence, lengths, found.summary.view(S, K, -1))
+        return Read(rows, found.sequence, lengths, found.summary.view(S, K, -1), found)
     last = (lengths.flatten() - 1).clamp(min=0)
     at = last[:, None, None].expand(-1, 1, found.sequence.shape[-1])
-    return Read(rows, found.sequence, lengths, found.sequence.gather(1, at).view(S, K, -1))
+    return Read(rows, found.sequence, lengths, found.sequence.gather(1, at).view(S, K, -1), found)
 
 
 def _flat(table: Tensor | None, length: int) -> Tensor | None:
@@ -236,7 +239,7 @@ class Headed(Task):
                 raise SettingError("train.auxiliary is for decoders: an encoder says no next word. Set it to 0.")
             asked = batch.labels.view(len(batch.labels), -1)[:, 0] != IGNORE
             total = total + terms.auxiliary * spoken(model.body, found, asked).to(total.dtype)
-        return total, count
+        return costed(model, (total, count), found.whole)
 
     def weighed(self, model: Asked, encoded: Encoded) -> list[np.ndarray]:
         """The probability of each class, for each sample."""

@@ -39,6 +39,7 @@ from regard.tasks.gaps import fill, gap_of, named, ordinary
 from regard.tasks.heads import fitting, made_text
 from regard.tasks.language import APART, CONTINUES, OPENS, TORN
 from regard.tasks.marks import between, filler, framed
+from regard.tasks.pondering import costed
 from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Task, Terms
 from regard.waists import IGNORE, Answer, Batch, States
 
@@ -182,7 +183,7 @@ class Mask(Task):
         if model.head.pairs and batch.follows is not None:
             more, many = cross_entropy(model.head.follows(states.summary), batch.follows)
             total = total + more * count / many.clamp(min=1)
-        return total, count
+        return costed(model, (total, count), states)
 
     def answer(self, model: Asked, inputs: Sequence[str], decode: Decode, first: int = 0) -> list[Answer]:
         """The gaps of each text filled, [MASK] by [MASK]."""

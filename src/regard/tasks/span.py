@@ -27,6 +27,7 @@ from regard.inputs.text import Text
 from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.marks import Marks, shortened
+from regard.tasks.pondering import costed, thought
 from regard.tasks.spotting import draw_each_word, each_word, measure
 from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Terms
 from regard.tasks.windowed import Window, Windowed, begins, first_rows, rows_of, windows
@@ -121,7 +122,8 @@ class SpanTask(Windowed):
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         """The mean of both ends' cross-entropies over the tokens of each row, summed over rows."""
         assert batch.labels is not None
-        logits = self.logits(model, batch)
+        states = model.body(batch)
+        logits = self.headed(model)(states.sequence)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         asked = batch.labels[:, 0] != IGNORE
         right = batch.labels.clamp(min=0)
@@ -129,7 +131,7 @@ class SpanTask(Windowed):
             sums, own = _padded(logits, batch.mask, right)
         else:
             sums, own = _packed(logits[0], batch, right)
-        return torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()
+        return costed(model, (torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()), states)
 
     def alone(self, inputs: Any) -> bool:
         return isinstance(inputs, str | tuple | Mapping | Span)
@@ -138,7 +140,7 @@ class SpanTask(Windowed):
         """Of each (question, context), {"question": …, "context": …} or "question<tab>context" the likeliest answer."""
         samples = [_question(item) for item in inputs]
         encoded = self.encode(samples, model.text_or_refuse(), model.config, model.config.length)
-        return self._answers(model, encoded, decode, None)
+        return thought(self, model, encoded, self._answers(model, encoded, decode, None))
 
     def _answers(self, model: Asked, encoded: Encoded, decode: Decode, most: int | None) -> list[Answer]:
         some = first_rows(encoded, most)

@@ -31,6 +31,7 @@ from regard.tasks.asked import Asked
 from regard.tasks.entities import Tagging, measure
 from regard.tasks.heads import numbered
 from regard.tasks.marks import Marks
+from regard.tasks.pondering import costed, thought
 from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Terms
 from regard.tasks.windowed import Window, Windowed, begins, first_rows, rows_of, windows
 from regard.waists import IGNORE, Answer, Batch
@@ -114,7 +115,9 @@ class Tag(Windowed):
 
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
-        return cross_entropy(self.logits(model, batch), batch.labels, terms.smoothing)
+        states = model.body(batch)
+        loss = cross_entropy(self.headed(model)(states.sequence), batch.labels, terms.smoothing)
+        return costed(model, loss, states)
 
     def alone(self, inputs: Any) -> bool:
         return isinstance(inputs, str | tuple)
@@ -124,7 +127,7 @@ class Tag(Windowed):
         probabilities, `extra["entities"]` what they spell."""
         samples = [_sentence(item) for item in inputs]
         encoded = self.encode(samples, model.text_or_refuse(), model.config, model.config.length)
-        return self._answers(model, encoded, None)
+        return thought(self, model, encoded, self._answers(model, encoded, None))
 
     def _answers(self, model: Asked, encoded: Encoded, most: int | None) -> list[Answer]:
         names = model.identity.labels

@@ -1,0 +1,265 @@
+"""The Universal Transformer's encoder alone: torch's own layer again and again, positions by themselves, tasks that ask it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from encoders import encoder
+from headed import train
+from regard.data.pairs import Pair
+from regard.data.settings import Data
+from regard.data.spans import Span
+from regard.data.tables import Labelled
+from regard.data.tagged import Tagged
+from regard.errors import SettingError
+from regard.model import Model
+from regard.nn.watch import watch
+from regard.systems import universal_encoder
+from regard.tasks.task import Terms
+from regard.waists import Batch
+from test_universal import coordinates, torch_layer
+from tiny import TINY, collate, near, noise, noisy, tiny
+
+NAME = "universal-encoder"
+HALTING = ("halting", "halting, accumulated")
+SIZES: dict[str, Any] = {"width": 12, "steps": 4, "heads": 3, "hidden": 20, "vocabulary": 23, "dropout": 0.0}
+IDS: dict[str, Any] = {"start": 2, "end": 3, "mask": 4}
+TEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
+TEXTS = [TEXT, "who sat on what", "where did it sleep"] * 3
+STOPS: dict[str, Any] = {"halting": True, "cap": 5, "epsilon": 0.1}
+
+
+def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradients() -> None:
+    body = noisy(universal_encoder.build(universal_encoder.Config(**SIZES, **IDS)))
+    layer: Any = torch_layer(body.encoder.block, False)
+    x, lengths = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 2, 0, 0]]), torch.tensor([5, 3])
+    types = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
+    table, kinds = (part.weight.detach().clone().requires_grad_() for part in (body.tokens.table, body.types))
+    hidden, right = torch.arange(5) >= lengths[:, None], table[x] * 12**0.5 + kinds[types]
+    for step in range(1, 5):
+        right = layer(right + coordinates(5, step), src_key_padding_mask=hidden)
+    states = body(Batch(x, lengths, types=types))
+    real = ~hidden
+    near(states.sequence[real], right[real], 1e-10)
+    near(states.summary, right[:, 0], 1e-10)
+    assert states.ponder is None and not states.side
+    weights = noise(8, 12, seed=3)
+    (states.sequence[real] * weights).sum().backward()
+    (right[real] * weights).sum().backward()
+    near(body.tokens.table.weight.grad, table.grad, 1e-9)
+    near(body.types.weight.grad, kinds.grad, 1e-9)
+    near(body.encoder.block.feed.inner.up.weight.grad, layer.linear1.weight.grad, 1e-9)
+    near(body.encoder.block.attend.inner.qkv.weight.grad, layer.self_attn.in_proj_weight.grad, 1e-9)
+    near(body.encoder.block.attend.norm.weight.grad, layer.norm1.weight.grad, 1e-9)
+
+
+@pytest.mark.parametrize("mixing", ["convex", "accumulated"])
+def test_tokens_stop_as_a_loop_over_each_says(mixing: str) -> None:
+    config = universal_encoder.Config(**SIZES, **IDS, halting=True, cap=6, epsilon=0.05, mixing=mixing)  # type: ignore[arg-type]
+    body = noisy(universal_encoder.build(config), seed=4)
+    layer: Any = torch_layer(body.encoder.block, False)
+    x = torch.tensor([[3, 4, 5, 6, 7, 9, 11]])
+    gate = body.encoder.halting.gate
+    chances, afters = [], []
+    with torch.no_grad():
+        state = body.tokens.table.weight[x] * 12**0.5 + body.types.weight[0]
+        for step in range(1, 7):
+            state = state + coordinates(7, step)
+            chances.append(torch.sigmoid(state @ gate.weight[0] + gate.bias)[0].tolist())
+            state = layer(state)
+            afters.append(state[0].numpy())
+        states = body(Batch(x))
+    spent = 0.0
+    for i in range(7):
+        halt, out, steps, rest = 0.0, np.zeros(12), 0, 0.0
+        while halt < 1 and steps < 6:
+            p = chances[steps][i]
+            share = p
+            if halt + p > 0.95:
+                share = rest = 1 - halt
+            halt = 1.0 if rest else halt + p
+            out = out * (1 - share) * (mixing == "convex") + out * (mixing != "convex") + afters[steps][i] * share
+            steps += 1
+        near(states.sequence[0, i], torch.from_numpy(out), 1e-10)
+        assert int(states.ponder[0, i]) == steps
+        spent += steps + rest
+    assert len(states.ponder.unique()) > 2, "tokens of this test think for different times"
+    assert states.side["cost"].item() == pytest.approx(0.01 * spent / 7)
+
+
+@pytest.mark.parametrize("label", HALTING)
+def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
+    model, samples = tiny(NAME, label), TINY[NAME].samples
+    together, packed = (model.body(collate(model, samples, packed=packed)) for packed in (False, True))
+    at = 0
+    for row in range(len(samples)):
+        batch = collate(model, samples, [row])
+        alone, length = model.body(batch), batch.x.shape[1]
+        assert torch.equal(together.ponder[row, :length], alone.ponder[0])
+        assert not together.ponder[row, length:].any()
+        assert torch.equal(packed.ponder[0, at : at + length], alone.ponder[0])
+        near(packed.summary[row], alone.summary[0], 1e-10)
+        at += length
+    assert not packed.ponder[0, at:].any() and len(together.ponder.unique()) > 1
+    near(together.side["cost"], packed.side["cost"], 1e-10)
+
+
+# -- tasks that ask it
+
+SAMPLES: dict[str, tuple[list[Any], tuple[str, ...]]] = {
+    "classify": ([Labelled("the cat sat", "", "no"), Labelled("on a mat", "near the river", "yes")], ("no", "yes")),
+    "choose": ([], ()),
+    "tag": ([Tagged(("the", "old", "cat"), ("O", "O", "B-x")), Tagged(("Rome",), ("B-x",))], ("O", "B-x", "I-x")),
+    "span": ([Span("who sat", TEXT, ("cat",), (TEXT.index("cat"),))], ()),
+    "embed": ([Pair("the cat", "sat on a mat", "", 0), Pair("the dog", "slept in Rome", "", 0)], ()),
+}
+
+
+def asked(task: str, **changes: Any) -> Model:
+    return encoder(task, TEXTS, SAMPLES.get(task, ((), ()))[1], NAME, **{"length": 48, **STOPS, **changes})
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "span", "embed"])
+def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged(task: str) -> None:
+    model, (samples, labels) = asked(task, ponder=0.3), SAMPLES[task]
+    encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 48, Data(), labels)
+    batch = model.task.collate(encoded, range(len(samples)), model.config)
+    judged, count = model.task.loss(model, batch)
+    model.train()
+    learnt, again = model.task.loss(model, batch, Terms())
+    assert int(count) == int(again)
+    cost = (learnt - judged) / count
+    sides = [model.body(Batch(batch.x.flatten(0, -2), None if batch.mask is None else batch.mask.flatten()))]
+    if batch.target is not None:
+        sides.append(model.body(Batch(batch.target, batch.target_mask)))
+    if batch.types is None or not batch.types.any():  # else the second text would be read as the first
+        near(cost, torch.stack([side.side["cost"] for side in sides]).mean(), 1e-9)
+    assert 0.3 < float(cost.detach()) < 0.3 * 6
+    learnt.backward()
+    assert model.body.encoder.halting.gate.weight.grad.abs().sum() > 0
+
+
+def test_hidden_words_are_found_and_their_steps_cost_too() -> None:
+    model = asked("mask")
+    batch = Batch(
+        torch.tensor([[2, 7, 4, 9, 3]]),
+        labels=torch.tensor([8]),
+        asked=torch.tensor([2]),
+        types=torch.zeros(1, 5).long(),
+    )
+    judged, count = model.task.loss(model, batch)
+    model.train()
+    near(model.task.loss(model, batch)[0] - judged, model.body(batch).side["cost"] * count, 1e-9)
+    answer = model.eval().answer("the [MASK] sat on a mat")
+    (thought,) = model.explain("the [MASK] sat on a mat").thoughts
+    assert answer.extra["steps"] == list(thought.steps) and "[MASK]" in thought.pieces
+
+
+ASKED: dict[str, Any] = {
+    "classify": "the old cat sat",
+    "choose": {"context": "the cat", "choices": ["sat on a mat", "slept", "in Rome"]},
+    "tag": "the old cat slept in Rome",
+    "span": ("who sat", TEXT),
+}
+
+
+@pytest.mark.parametrize("task", ASKED)
+def test_an_answer_tells_how_long_its_tokens_were_thought_about(task: str) -> None:
+    model = asked(task)
+    answer = model.answer(ASKED[task])
+    told = model.explain(*[ASKED[task]] if task != "span" else ASKED[task])
+    steps = [step for thought in told.thoughts for step in thought.steps]
+    # of choices the likeliest is told of first
+    assert (answer.extra["steps"] == steps or task == "choose") and sorted(answer.extra["steps"]) == sorted(steps)
+    assert len(set(steps)) > 1
+    assert all(thought.most == 5 for thought in told.thoughts)
+    both = model.answer([ASKED[task], ASKED[task]])
+    assert [one.extra["steps"] for one in both] == [answer.extra["steps"]] * 2
+    assert "steps" not in encoder(task, TEXTS, SAMPLES[task][1], NAME, length=48).answer(ASKED[task]).extra
+
+
+def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
+    model = asked("tag", length=8)
+    (answer,) = model.answer([" ".join(["the old cat"] * 5)])
+    encoded = model.task.encode([Tagged(tuple(["the", "old", "cat"] * 5), ())], model.text_or_refuse(), model.config, 8)
+    assert len(encoded) > 1
+    assert len(answer.extra["steps"]) == sum(len(row) for row in encoded.sides["text"])
+
+
+# -- what it looked at
+
+
+@pytest.mark.parametrize("changes", [{}, STOPS])
+def test_each_step_is_a_layer_of_what_counted(changes: dict[str, Any]) -> None:
+    model = encoder("classify", TEXTS, ("no", "yes"), NAME, length=48, **{"steps": 3, **changes})
+    found = model.explain("the old cat sat")
+    assert found.decided is not None
+    counted, rolled = found.decided.counted[:2]
+    ids = [model.config.start, *model.text_or_refuse().encode(["the old cat sat"])[0], model.config.end]
+    with watch(model.body, gradients=True) as seen:
+        logits = model.task.logits(model, Batch(torch.tensor([ids])))[0]
+    which = ("no", "yes").index(counted.title)
+    owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.looks], allow_unused=True)
+    steps = len(seen.looks)
+    assert steps == (max(found.thoughts[0].steps) if changes else 3) and len(seen.names()) == 1
+    assert found.maps[0].weights.shape[0] == steps and model.body.repeats == (5 if changes else 3)
+    product = joined = torch.eye(len(ids), dtype=torch.float64)
+    for look, slope in zip(seen.looks, owed, strict=True):
+        weights = look.weights.detach()[0]
+        counts = torch.zeros_like(weights) if slope is None else (slope[0] * weights).clamp(min=0)
+        product = (weights.mean(0) + torch.eye(len(ids))) / 2 @ product
+        joined = joined + counts.mean(0) @ joined
+    right = joined[0] - torch.eye(len(ids))[0]
+    np.testing.assert_allclose(counted.shares, right / right.sum(), atol=1e-10)
+    np.testing.assert_allclose(rolled.shares, product[0], atol=1e-10)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("thinking")
+    rows = [
+        (f"the {word} is {how}", label)
+        for word in ("cat", "dog", "sea")
+        for how, label in (("old", "yes"), ("new", "no"))
+    ]
+    (place / "data.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows * 8))
+    train(
+        "classify", place / "data.tsv", place / "run", "model.width=16", "model.heads=2", "model.hidden=32", "model.steps=2",
+        "model.length=16", "data.vocabulary=100", "train.steps=4", "train.every=2", "train.tokens=256",
+        "train.precision=float32", model="universal-encoder-mini-halting",
+    )  # fmt: skip
+    return place / "run"
+
+
+@pytest.mark.parametrize("ending", ["png", "html", "json"])
+def test_a_run_is_read_back_and_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str) -> None:
+    model = regard.load(run)
+    assert model.config.halting and model.config.most == 4
+    told = model.explain("the cat is old")
+    (thought,) = told.thoughts
+    assert list(thought.steps) == model.answer("the cat is old").extra["steps"]
+    assert told.values["steps"][0]["steps"] == thought.steps
+    made = told.save(tmp_path / f"it.{ending}")
+    assert made.stat().st_size > 1000
+    if ending != "png":
+        assert "Steps for the tokens of the text" in made.read_text()
+
+
+@pytest.mark.parametrize("wrong", [{"epsilon": 1.0}, {"cap": -1}, {"ponder": -0.1}, {"steps": 0}, {"types": 0}])
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingError):
+        universal_encoder.Config(**{**SIZES, **IDS, **wrong})
+
+
+def test_the_published_block_has_the_published_size() -> None:
+    with torch.device("meta"):
+        body = universal_encoder.build(universal_encoder.PRESETS["universal-encoder-base"].config)
+    parameters: list[Tensor] = list(body.encoder.block.parameters())
+    assert sum(part.numel() for part in parameters) == 12_596_224
