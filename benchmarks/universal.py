@@ -170,9 +170,9 @@ def pace(rows: Sequence[Mapping[str, Any]]) -> float:
     return round(statistics.median(spent[len(spent) // 3 :]), 3)
 
 
-def time(out: Path, systems: Iterable[str], many: Sizes, more: Sequence[str]) -> None:
+def time(out: Path, systems: Iterable[str], more: Sequence[str]) -> None:
     """The same trainings, one at a time and short."""
-    asked = {system: training(TIMED_ON, system, RATES[system][0], many, [*TIMED, *more]) for system in systems}
+    asked = {s: training(TIMED_ON, s, RATES[s][0], Sizes(10_000, 20), [*TIMED, *more]) for s in systems}
     side_by_side(asked, out / "alone", 1, summed)
 
 
@@ -356,7 +356,7 @@ def main() -> None:
     elif asked.work == "train":
         train(names, asked.out, asked.together, many, asked.set)
     elif asked.work == "time":
-        time(asked.out, [name for name in SIZES if not asked.names or name in asked.names], many, asked.set)
+        time(asked.out, [name for name in SIZES if not asked.names or name in asked.names], asked.set)
     elif asked.work == "test":
         test(names, asked.out, many)
     else:
