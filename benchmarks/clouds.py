@@ -36,8 +36,8 @@ TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "modelnet-turned": ("classify", (*SHAPES, "data.turn=any")),
     "rooms": (
         "segment",
-        ("data.features=none", "data.points=4096", "data.turn=up", "data.scale=0.9,1.1", "data.jitter=0.005", "train.clouds=8", "train.passes=15",
-         "train.rate=4e-3"),
+        ("data.features=none", "data.points=4096", "data.turn=up", "data.scale=0.9,1.1", "data.jitter=0.005", "train.clouds=8",
+         "train.passes=15", "train.rate=4e-3"),
     ),
 }  # fmt: skip
 """The task, and what is its own."""
