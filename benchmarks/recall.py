@@ -1,13 +1,13 @@
 """Recall at a distance: a fact that was told N tokens ago, other people's facts in between, and a question about it.
 
-    python benchmarks/recall.py data OUT [--most 640] [--rows 200000] [--people 100]
-    python benchmarks/recall.py train OUT [name ...] [--width 64] [--together 4] [--set train.steps=...]
+    python benchmarks/recall.py data OUT [--most 160] [--rows 200000] [--people 8]
+    python benchmarks/recall.py train OUT [name ...] [--width 128] [--together 4] [--set train.steps=...]
     python benchmarks/recall.py test OUT [name ...]                      # how often the answer is right, against N
     python benchmarks/recall.py measure OUT [name ...]                   # paths, gradients and time, against N
     python benchmarks/recall.py figure OUT                               # OUT/recall.png
 
 `data` writes texts whose facts were told up to `--most` tokens ago; tested are distances well below, since the longest texts
-are few. On a CPU: `--most 80 --rows 100000 --people 12`, then `--set train.tokens=4096`.
+are few. On a CPU: `--most 80 --rows 100000`, then `--width 64 --set train.tokens=4096`.
 
     mary comes from oslo . the rain had stopped . john comes from vienna . so then … where does john come from ?  →  vienna
 
@@ -50,14 +50,12 @@ WORDS = ("so", "then", "well", "indeed")
 """One token each, where a whole clause would be too long."""
 
 
-def rnn(width: int) -> tuple[str, ...]:
-    return (
-        "model.cell=lstm",
-        "model.reversed=false",
-        "model.depth=1",
-        f"model.width={width}",
-        f"model.embedding={width}",
-    )
+def recurrent(cell: str) -> Callable[[int], tuple[str, ...]]:
+    def sized(width: int) -> tuple[str, ...]:
+        sizes = (f"model.width={width}", f"model.embedding={width}")
+        return (f"model.cell={cell}", "model.reversed=false", "model.depth=1", *sizes)
+
+    return sized
 
 
 def rnnsearch(width: int) -> tuple[str, ...]:
@@ -75,7 +73,8 @@ def transformer(width: int) -> tuple[str, ...]:
 
 
 SYSTEMS: dict[str, tuple[str, Callable[[int], tuple[str, ...]], tuple[str, ...]]] = {
-    "rnn": ("rnn-tiny", rnn, ("train.rate=2e-3",)),
+    "rnn": ("rnn-tiny", recurrent("rnn"), ("train.rate=1e-3",)),
+    "lstm": ("rnn-tiny", recurrent("lstm"), ("train.rate=2e-3",)),
     "rnnsearch": ("rnnsearch-tiny", rnnsearch, ("train.rate=2e-3",)),
     "convs2s": ("convs2s-tiny", convs2s, ("train.rate=2e-3",)),
     "transformer": ("transformer-tiny", transformer, ("train.rate=2e-3",)),
@@ -89,7 +88,7 @@ ALIKE = (
     "decode.beam=1",
 )  # fmt: skip
 
-LOOKS = {"rnn": "#6b7686", "rnnsearch": "#c8501e", "convs2s": "#5b8c2a", "transformer": "#2b51aa"}
+LOOKS = {"rnn": "#a8b0bb", "lstm": "#6b7686", "rnnsearch": "#c8501e", "convs2s": "#5b8c2a", "transformer": "#2b51aa"}
 QUESTION = "where does {} come from ?"
 
 
@@ -324,10 +323,10 @@ def main() -> None:
     parser.add_argument("work", choices=("data", "train", "test", "measure", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
-    parser.add_argument("--most", type=int, default=640, help="data: the largest distance")
+    parser.add_argument("--most", type=int, default=160, help="data: the largest distance")
     parser.add_argument("--rows", type=int, default=200_000, help="data: texts to learn from")
-    parser.add_argument("--people", type=int, default=100, help="data: people, at most 150, and places, at most 30")
-    parser.add_argument("--width", type=int, default=64, help="train: width of all systems")
+    parser.add_argument("--people", type=int, default=8, help="data: people, at most 150")
+    parser.add_argument("--width", type=int, default=128, help="train: width of all systems")
     parser.add_argument("--together", type=int, default=1, help="train: so many at a time")
     parser.add_argument("--set", nargs="*", default=[], help="train: further settings")
     parser.add_argument("--device", default="cpu", help="measure: where time is taken")
