@@ -1,6 +1,6 @@
 """Recall at a distance: a fact that was told N tokens ago, other people's facts in between, and a question about it.
 
-    python benchmarks/recall.py data OUT [--most 160] [--rows 200000] [--people 8]
+    python benchmarks/recall.py data OUT [--most 160] [--rows 200000] [--people 4]
     python benchmarks/recall.py train OUT [name ...] [--width 128] [--together 4] [--set train.steps=...]
     python benchmarks/recall.py test OUT [name ...]                      # how often the answer is right, against N
     python benchmarks/recall.py measure OUT [name ...]                   # paths, gradients and time, against N
@@ -82,7 +82,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[int], tuple[str, ...]], tuple[str, ...]]
 """The preset, its settings for a width, and what is its own of the training."""
 
 ALIKE = (
-    "data.vocabulary=2000", "data.longest=2000", "data.score=500", "model.dropout=0.0", "train.steps=5000",
+    "data.vocabulary=2000", "data.longest=2000", "data.score=500", "model.dropout=0.0", "train.steps=8000",
     "train.tokens=16384", "train.warmup=500", "train.schedule=linear", "train.smoothing=0.0", "train.clip=1.0",
     "train.average=0", "train.every=1000",
     "decode.beam=1",
@@ -325,7 +325,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
     parser.add_argument("--most", type=int, default=160, help="data: the largest distance")
     parser.add_argument("--rows", type=int, default=200_000, help="data: texts to learn from")
-    parser.add_argument("--people", type=int, default=8, help="data: people, at most 150")
+    parser.add_argument("--people", type=int, default=4, help="data: people, at most 150")
     parser.add_argument("--width", type=int, default=128, help="train: width of all systems")
     parser.add_argument("--together", type=int, default=1, help="train: so many at a time")
     parser.add_argument("--set", nargs="*", default=[], help="train: further settings")
