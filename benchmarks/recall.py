@@ -82,7 +82,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[int], tuple[str, ...]], tuple[str, ...]]
 """The preset, its settings for a width, and what is its own of the training."""
 
 ALIKE = (
-    "data.vocabulary=2000", "data.longest=2000", "data.score=500", "model.dropout=0.0", "train.steps=8000",
+    "data.vocabulary=2000", "data.longest=2000", "data.score=500", "model.dropout=0.0", "train.steps=5000",
     "train.tokens=16384", "train.warmup=500", "train.schedule=linear", "train.smoothing=0.0", "train.clip=1.0",
     "train.average=0", "train.every=1000",
     "decode.beam=1",
