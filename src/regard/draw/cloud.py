@@ -1,5 +1,5 @@
-"""Clouds of points in the colours of their classes: as one page that needs nothing else, on which they turn under the mouse, and
-as still pictures from two sides."""
+"""Clouds of points in the colours of their classes: as one page that needs nothing else, on which they turn under the mouse,
+and as still pictures from two sides."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ class Classed:
         if len(self.places) <= most:
             return self
         at = np.sort(np.random.default_rng(0).permutation(len(self.places))[:most])
-        parts = {name: getattr(self, name) for name in ("places", "said", "sure", "right", "colours")}
-        return replace(self, **{name: None if one is None else one[at] for name, one in parts.items()})
+        beside: list[Any] = [self.sure, self.right, self.colours]
+        sure, right, colours = (None if one is None else one[at] for one in beside)
+        return replace(self, places=self.places[at], said=self.said[at], sure=sure, right=right, colours=colours)
 
     @property
     def shares(self) -> npt.NDArray[np.float64]:

@@ -1,5 +1,5 @@
-"""Which neighbours a point of a cloud looked at: as one page on which the cloud turns and another point is chosen by a click, and
-as still pictures, one for each layer."""
+"""Which neighbours a point of a cloud looked at: as one page on which the cloud turns and another point is chosen by a click,
+and as still pictures, one for each layer."""
 
 from __future__ import annotations
 

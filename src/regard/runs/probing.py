@@ -28,7 +28,8 @@ from regard.runs.prepare import Say
 from regard.runs.progress import Pace, rough
 from regard.runs.training import pick_device
 from regard.tasks.heads import numbered
-from regard.tasks.pictured import LOOKED_AT, Pictured, opened
+from regard.tasks.opened import LOOKED_AT
+from regard.tasks.pictured import Pictured, opened
 from regard.tasks.probe import Layer, features, layers_of
 from regard.tasks.probe import probe as classifiers
 from regard.waists import Batch
