@@ -32,7 +32,7 @@ class Said:
     """Prints answers, and says on standard error what became of the inputs."""
 
     def __init__(self, model: Model, inputs: Sequence[str], as_json: bool, folder: Path | None = None) -> None:
-        """`folder`: where answers that are pictures are left."""
+        """`folder`: where answers that are pictures or clouds are left."""
         self.model, self.as_json, self.folder = model, as_json, folder or Path("answers")
         self.left: set[str] = set()
         self.alone = not inputs and sys.stdin.isatty()
@@ -64,7 +64,7 @@ class Said:
             print(flush=True)
 
     def _painted(self, one: Given, answer: Answer) -> None:
-        name, number = Path(str(one.title)).stem or "picture", 1
+        name, number = Path(str(one.title)).stem or self.model.task.unit.removesuffix("s"), 1
         while name in self.left:  # pictures of one name from several folders
             number += 1
             name = f"{Path(str(one.title)).stem}-{number}"
@@ -167,7 +167,7 @@ def ask(
 def _check_folder(model: Model, folder: Path) -> None:
     if not model.task.paints:
         raise RegardError(
-            f"--out is a folder for answers that are pictures, and those of the task {model.task.name} are words: "
+            f"--out is a folder for answers that are pictures or clouds, and those of the task {model.task.name} are words: "
             "write them to a file with > FILE."
         )
     if folder.is_file() or (folder.suffix and not folder.is_dir()):

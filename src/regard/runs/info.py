@@ -15,7 +15,7 @@ from regard.model import Model, build, is_folder, load
 from regard.runs.settings import GROUPS
 from regard.systems import SYSTEMS
 from regard.systems.preset import Preset, System
-from regard.tasks import SEEING, TASKS
+from regard.tasks import EVERY
 
 LENGTH = 32
 """Tokens a side for which the operations of a forward pass are counted."""
@@ -131,8 +131,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
 
 def _tasks() -> list[dict[str, Any]]:
-    tasks = (*TASKS.values(), *SEEING.values())
-    return [{"task": task.name, "about": task.about, "columns": ", ".join(task.columns)} for task in tasks]
+    return [{"task": task.name, "about": task.about, "columns": ", ".join(task.columns)} for task in EVERY]
 
 
 def _systems() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What kind of samples a command means: texts or pictures, by the model that is named, else by the data."""
+"""What kind of samples a command means: texts, pictures or clouds, by the model that is named, else by the data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from regard.data.clouds import is_clouds
 from regard.data.entries import parallel
 from regard.data.picture_tables import CALLED
 from regard.data.rows import heading
@@ -14,7 +15,7 @@ from regard.loading import read_identity
 from regard.model import is_folder
 from regard.runs.folder import RunFolder
 from regard.systems import find_preset, find_published, find_system
-from regard.tasks import SEEING, TASKS, Task, find_task
+from regard.tasks import EVERY, Task, find_task
 
 PICTURES = CALLED["image"][:4]
 """Columns of a table that are taken for pictures; the other words may mean files of any kind."""
@@ -24,9 +25,11 @@ def task_for(
     name: str, model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None = None
 ) -> Task:
     """The task of this name in the form for what is to be read; `run`: one that goes on."""
-    if name not in TASKS or name not in SEEING:
+    forms = [task.reads for task in EVERY if task.name == name]
+    if len(forms) < 2:
         return find_task(name)
-    return find_task(name, _reads(model, data, columns, run))
+    reads = _reads(model, data, columns, run)
+    return find_task(name, reads if reads in forms else forms[0])
 
 
 def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None) -> str:
@@ -37,6 +40,8 @@ def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | 
             return find_preset(model)[0].reads
         published, own = read_identity(Path(model))
         return (find_system(own["system"]) if own else find_published(str(published.get("model_type")))).reads
+    if any(is_clouds(entry, columns) for entry in data):
+        return "points"
     return "pictures" if any(_pictured(entry, columns or {}) for entry in data) else "text"
 
 

@@ -17,7 +17,7 @@ from regard.errors import DataError, RegardError
 from regard.tasks.asked import Asked
 from regard.tasks.classify import SAID, drawn, each_of, labels_of, scored, scored_several
 from regard.tasks.heads import numbered
-from regard.tasks.opened import Opened, numbers_of, place_of, row_of
+from regard.tasks.opened import Opened, numbers_of, place_of
 from regard.tasks.several import likely, tells_several
 from regard.tasks.task import Encoded, Scored, Sums
 from regard.waists import Answer, Batch
@@ -49,7 +49,7 @@ class Naming(Opened):
             only = f"there is one class only ('{labels[0]}')" if labels else "there are no classes"
             raise DataError(f"{only}: nothing can be told apart.")
         right = numbered(samples, [sample.label for sample in samples], labels)
-        sides = {self.sides[0]: [row_of(sample) for sample in samples], "label": [np.array([label]) for label in right]}
+        sides = {self.sides[0]: [self.row(sample) for sample in samples], "label": [np.array([label]) for label in right]}
         return Encoded(list(samples), sides, [], self.how(reader, config, longest, data))
 
     def right(self, encoded: Encoded, rows: np.ndarray) -> Tensor:

@@ -40,6 +40,10 @@ class Opened(Task):
         for sample in samples:
             yield f"{os.path.basename(sample.source)}\0{bytes_of(sample)}\0{sample.label}"
 
+    def row(self, sample: Any) -> np.ndarray:
+        """Where its file is to be found, as numbers that a store can hold."""
+        return row_of(sample)
+
     def rows_by(self, reader: Any) -> tuple[int, str]:
         return 2**16, ""
 
