@@ -125,8 +125,8 @@ def _table_at(chance: Chance, wide: float, deep: float, taken: list[Taken]) -> T
 
 
 def _chairs_round(chance: Chance, table: Table, wide: float, deep: float, taken: list[Taken]) -> list[Form]:
-    """Each looks at the table, pushed under it more or less; those that would stand in a wall are left out."""
-    found = []
+    """Each looks at the table, pushed under it more or less; those that would stand in a wall or in others are left out."""
+    found, others = [], taken[:-1]
     for number in range(4):
         direction = number * math.pi / 2 + (chance(-0.4, 0.4) if table.round else 0.0)
         reach = (table.wide if number % 2 == 0 else table.deep) / 2 + chance(0.02, 0.3)
@@ -138,7 +138,8 @@ def _chairs_round(chance: Chance, table: Table, wide: float, deep: float, taken:
             table.x + x * math.cos(table.angle) - y * math.sin(table.angle),
             table.y + x * math.sin(table.angle) + y * math.cos(table.angle),
         )
-        if there and abs(at[0]) < wide / 2 - 0.25 and abs(at[1]) < deep / 2 - 0.25:
+        inside = abs(at[0]) < wide / 2 - 0.25 and abs(at[1]) < deep / 2 - 0.25
+        if there and inside and all(math.hypot(at[0] - one.x, at[1] - one.y) > one.radius + 0.2 for one in others):
             # its back is on its own left, away from the table
             found.append(chair.turned(table.angle + direction + math.pi + slant).moved((*at, 0)))
             taken.append(Taken(*at, 0.25))
@@ -218,13 +219,14 @@ def _shade(chance: Chance, size: float, bottom: float) -> tuple[Form, float]:
 def _lamp_somewhere(
     chance: Chance, wide: float, deep: float, high: float, tables: list[Table], taken: list[Taken]
 ) -> Form | None:
+    """It stands on the floor, hangs, or stands on a table; a table has one at most."""
     kind, which = chance(0, 1), int(chance(0, max(len(tables), 1)))
     if kind < 0.4:
         spot = _spot(chance, wide, deep, 0.25, taken)
         return None if spot is None else _standing(chance).moved((spot.x, spot.y, 0))
     if not tables:
-        return _hanging(chance, high).moved((chance(-0.3, 0.3) * wide, chance(-0.3, 0.3) * deep, 0))
-    table = tables[which]
+        return None
+    table = tables.pop(which)
     aside = chance(-0.25, 0.25) * table.wide
     at = (table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle))
     if kind < 0.75:
