@@ -128,7 +128,7 @@ def settled(raw: Raw) -> Cloud:
     """The same for all formats, or what is wrong with it."""
     places = _places(raw.places)
     with np.errstate(invalid="ignore"):
-        fine = (np.abs(places) <= FAR).all(axis=1)  # not of what is no number
+        fine: NDArray[np.bool_] = np.all(np.abs(places) <= FAR, axis=1)  # not of what is no number
     dropped = int(len(fine) - fine.sum())
     if not len(places):
         raise Wrong("holds no points.", "Write it again, or remove it.")

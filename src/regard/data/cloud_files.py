@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from regard.data.cloud import Cloud, Columns, Place, Raw, Wrong, settled
 from regard.data.meshes import read_obj, read_off, read_other
@@ -33,7 +34,7 @@ _READERS: dict[str, Callable[[bytes, Columns | None], Raw]] = {
     ".obj": lambda content, columns: read_obj(content),
     ".stl": lambda content, columns: read_other(content, "stl"),
     ".glb": lambda content, columns: read_other(content, "glb"),
-    **{ending: lambda content, columns, ending=ending: read_points(content, columns, ending) for ending in TEXTS},
+    **{ending: partial(read_points, ending=ending) for ending in TEXTS},
     ".npy": read_npy,
     ".npz": read_npz,
 }

@@ -44,7 +44,7 @@ class CloudRecipe:
     noise: float = -1.0
     """the deviation of every point, in radii of a solid or metres of a room; -1: 0.01"""
     holes: int = -1
-    """balls of points that are missing, each 3 to 12 % of them; -1: one in a solid, three in a room"""
+    """balls of points that are missing, each 3 to 12 % of a solid, to 3 % of a room; -1: one in a solid, three in a room"""
     turn: str = ""
     """none, up (about the axis upwards) or any; nothing: solids are turned any way, rooms about the axis upwards"""
     number: int = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ def box(size: Vector) -> Form:
     """About the middle of its base, which stands at 0."""
     corners = np.array([[x, y, z] for z in (0.0, 1.0) for y in (-0.5, 0.5) for x in (-0.5, 0.5)])
     quads = ((0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (2, 6, 7, 3), (0, 4, 6, 2), (1, 3, 7, 5))
-    faces = [(a, b, c) for a, *rest in quads for b, c in zip(rest, rest[1:], strict=False)]
+    faces = [(a, b, c) for a, *rest in quads for b, c in itertools.pairwise(rest)]
     return Form(corners, np.array(faces)).scaled(size)
 
 
@@ -88,7 +89,9 @@ def extruded(outline: Sequence[tuple[float, float]], height: float) -> Form:
     fan = np.array([(0, b, b + 1) for b in range(1, many - 1)])
     here = np.arange(many)
     beside = np.roll(here, -1)
-    sides = np.concatenate([np.stack([here, beside, beside + many], 1), np.stack([here, beside + many, here + many], 1)])
+    sides = np.concatenate(
+        [np.stack([here, beside, beside + many], 1), np.stack([here, beside + many, here + many], 1)]
+    )
     return Form(corners, np.concatenate([fan[:, ::-1], fan + many, sides]))
 
 

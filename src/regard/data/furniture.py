@@ -86,11 +86,10 @@ def _spot(chance: Chance, wide: float, deep: float, radius: float, taken: list[T
 
 
 def _walls(chance: Chance, wide: float, deep: float, high: float) -> list[Thing]:
-    found = []
-    sides = ((wide, 0.0, -deep / 2), (deep, math.pi / 2, -wide / 2), (wide, math.pi, -deep / 2), (deep, -math.pi / 2, -wide / 2))
-    for number, (length, angle, behind) in enumerate(sides):
+    found: list[Thing] = []
+    for number, (length, behind) in enumerate(((wide, deep), (deep, wide)) * 2):
         there = chance(0, 1) < WALL or (number == 3 and not found)  # one at least
-        wall = _wall(chance, length, high).moved((0, behind, 0)).turned(angle)
+        wall = _wall(chance, length, high).moved((0, -behind / 2, 0)).turned(number * math.pi / 2)
         if there:
             found.append(Thing("wall", wall))
     return found
@@ -125,20 +124,18 @@ def _table_at(chance: Chance, wide: float, deep: float, taken: list[Taken]) -> T
 
 
 def _chairs_round(chance: Chance, table: Table, wide: float, deep: float, taken: list[Taken]) -> list[Form]:
-    """Each looks at the table, pushed under it more or less; those that would stand in a wall are left out."""
-    found = []
+    """Each looks at the table, pushed under it more or less; those that would stand in a wall or in others are left out."""
+    found, others = [], taken[:-1]
     for number in range(4):
         direction = number * math.pi / 2 + (chance(-0.4, 0.4) if table.round else 0.0)
         reach = (table.wide if number % 2 == 0 else table.deep) / 2 + chance(0.02, 0.3)
         aside = 0.0 if table.round or number % 2 == 0 else chance(-0.25, 0.25) * table.wide
         there, slant = chance(0, 1) < 0.7, chance(-0.3, 0.3)
         chair = _chair(chance)
-        x, y = reach * math.cos(direction) - aside * math.sin(direction), reach * math.sin(direction) + aside * math.cos(direction)
-        at = (
-            table.x + x * math.cos(table.angle) - y * math.sin(table.angle),
-            table.y + x * math.sin(table.angle) + y * math.cos(table.angle),
-        )
-        if there and abs(at[0]) < wide / 2 - 0.25 and abs(at[1]) < deep / 2 - 0.25:
+        cos, sin = math.cos(table.angle + direction), math.sin(table.angle + direction)
+        at = table.x + reach * cos - aside * sin, table.y + reach * sin + aside * cos
+        inside = abs(at[0]) < wide / 2 - 0.25 and abs(at[1]) < deep / 2 - 0.25
+        if there and inside and all(math.hypot(at[0] - one.x, at[1] - one.y) > one.radius + 0.2 for one in others):
             # its back is on its own left, away from the table
             found.append(chair.turned(table.angle + direction + math.pi + slant).moved((*at, 0)))
             taken.append(Taken(*at, 0.25))
@@ -180,7 +177,8 @@ def _table(chance: Chance, table: Table) -> Form:
         parts = [box((table.wide, table.deep, thick)).moved((0, 0, under))]
         if panels:
             parts += [
-                leg((slim / 2, 0.9 * table.deep, under)).moved((side * (table.wide / 2 - slim), 0, 0)) for side in (-1, 1)
+                leg((slim / 2, 0.9 * table.deep, under)).moved((side * (table.wide / 2 - slim), 0, 0))
+                for side in (-1, 1)
             ]
         else:
             parts += _legs(0.94 * table.wide, 0.92 * table.deep, slim, under)
@@ -196,7 +194,9 @@ def _chair(chance: Chance) -> Form:
     for number in range(slats):
         parts.append(box((slim, wide, gap)).moved((-deep / 2 + slim / 2, 0, seat + 2 * number * gap)))
     if slats > 1:
-        posts = [leg((slim, slim, back)).moved((-deep / 2 + slim / 2, side * (wide - slim) / 2, seat)) for side in (-1, 1)]
+        posts = [
+            leg((slim, slim, back)).moved((-deep / 2 + slim / 2, side * (wide - slim) / 2, seat)) for side in (-1, 1)
+        ]
         parts += posts
     if swivel:
         parts += [_pole(0.03, 0.04, seat - thick), _round(chance(0.2, 0.28), 0.0, 0.04)]
@@ -218,13 +218,14 @@ def _shade(chance: Chance, size: float, bottom: float) -> tuple[Form, float]:
 def _lamp_somewhere(
     chance: Chance, wide: float, deep: float, high: float, tables: list[Table], taken: list[Taken]
 ) -> Form | None:
+    """It stands on the floor, hangs, or stands on a table; a table has one at most."""
     kind, which = chance(0, 1), int(chance(0, max(len(tables), 1)))
     if kind < 0.4:
         spot = _spot(chance, wide, deep, 0.25, taken)
         return None if spot is None else _standing(chance).moved((spot.x, spot.y, 0))
     if not tables:
-        return _hanging(chance, high).moved((chance(-0.3, 0.3) * wide, chance(-0.3, 0.3) * deep, 0))
-    table = tables[which]
+        return None
+    table = tables.pop(which)
     aside = chance(-0.25, 0.25) * table.wide
     at = (table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle))
     if kind < 0.75:

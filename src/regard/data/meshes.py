@@ -1,7 +1,7 @@
 """Meshes: OFF and OBJ as text, and by trimesh what is not text, STL and GLB.
 
-Text is read here, line by line: so a wrong one is named, and what the files of well-known sets have (`OFF490 518 0` in one line)
-is understood. Faces of more than three corners are cut into triangles that share the first.
+Text is read here, line by line: so a wrong one is named, and what files of well-known sets have (`OFF490 518 0` in one line) is
+understood. Faces of more than three corners are cut into triangles that share the first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def _corners(rows: Sequence[tuple[int, str]], vertices: int) -> NDArray[np.int64
             if len(numbers) != many:
                 raise ValueError
         except ValueError as error:
-            raise Wrong(f"'{text[:60]}' is no face.", "It has a count and as many numbers of vertices.", line) from error
+            raise Wrong(
+                f"'{text[:60]}' is no face.", "It has a count and as many numbers of vertices.", line
+            ) from error
         counts[place] = many
         corners += numbers
     return fans(counts, np.array(corners, np.int64), vertices)
@@ -138,7 +140,9 @@ def _corner(word: str, vertices: int, line: int) -> int:
     try:
         number = int(word.partition("/")[0])
     except ValueError as error:
-        raise Wrong(f"'{word[:40]}' is no corner of a face.", "It is the number of a vertex, as in 7/2/3.", line) from error
+        raise Wrong(
+            f"'{word[:40]}' is no corner of a face.", "It is the number of a vertex, as in 7/2/3.", line
+        ) from error
     if number == 0 or number < -vertices:
         raise Wrong(f"a face names vertex {number}, and {vertices:,} stand above it, counted from 1.", "", line)
     return number - 1 if number > 0 else vertices + number
@@ -179,4 +183,3 @@ def _promised(content: bytes) -> None:
         raise Wrong(problem, "It is cut off or damaged: copy or download it again.")
     if many > LIMIT:
         raise Wrong(f"has {many:,} triangles, and at most {LIMIT:,} are read.", "Make it smaller.")
-

@@ -230,7 +230,9 @@ class _Bytes:
             many = int(np.frombuffer(self.content, count, 1, at)[0])
             at += count.itemsize + many * kind.itemsize
             if many < 0 or at > len(self.content):
-                raise Wrong(f"a '{element.name}' has a list of {many:,} numbers, which are not there.", "It is damaged.")
+                raise Wrong(
+                    f"a '{element.name}' has a list of {many:,} numbers, which are not there.", "It is damaged."
+                )
             sizes[name] = many
             parts += [(f"#{name}", count), (name, kind, (many,))]
         return np.dtype(parts), sizes

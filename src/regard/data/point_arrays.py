@@ -85,7 +85,11 @@ def _joined(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], columns
         return found[what][:, :3] if what in found else other
 
     return Raw(
-        raw.places, own("colours", raw.colours), own("normals", raw.normals), raw.labels if labels is None else labels, classes
+        raw.places,
+        own("colours", raw.colours),
+        own("normals", raw.normals),
+        raw.labels if labels is None else labels,
+        classes,
     )
 
 
@@ -102,7 +106,9 @@ def _table(array: NDArray[Any], columns: Columns | None) -> Raw:
     if array.ndim != 2 or array.dtype.kind not in "fiub":
         raise Wrong(f"holds an array {array.shape} of {array.dtype}, and points are (N, 3) numbers.", "Save them so.")
     if array.shape[1] > 10 and array.shape[0] in (3, 6):
-        raise Wrong(f"holds an array {array.shape}, which lies on its side.", "Save it transposed: a row for each point.")
+        raise Wrong(
+            f"holds an array {array.shape}, which lies on its side.", "Save it transposed: a row for each point."
+        )
     return raw_of(array, (), columns)
 
 

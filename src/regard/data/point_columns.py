@@ -10,8 +10,8 @@
 | 8       | x y z, something measured, normals or colours, a label                                                     |
 | 9, 10   | x y z, colours and normals in either order, and a label behind them                                        |
 
-Anything else has to be said: by a heading above the numbers (`x y z red green blue label`), or by `--columns label=6`, a name of
-the heading or a place from 0.
+Anything else has to be said: by a heading above the numbers (`x y z red green blue label`), or by `--columns label=6`, which is
+a name of the heading or a place from 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ NEAR = 0.02
 """how far the length of a normal may be from 1"""
 MOST = 65536
 """numbers of classes"""
-SAY = "Say it in a heading above the numbers, as 'x y z red green blue label', or with --columns label=6, places from 0."
+SAY = (
+    "Say it in a heading above the numbers, as 'x y z red green blue label', or with --columns label=6, places from 0."
+)
 
 
 def raw_of(
@@ -59,16 +61,12 @@ def raw_of(
     for layout in _layouts(wide - 3, scanned):
         places = _places(layout)
         if all(_fits(name, table[:, at]) for name, at in places.items()):
-            return Raw(table[:, :3], *(table[:, places[name]] if name in places else None for name in
-                                       ("colours", "normals")), labels=_label(table, places))  # fmt: skip
+            found = {name: table[:, at] for name, at in places.items()}
+            return Raw(table[:, :3], found.get("colours"), found.get("normals"), found.get("label"))
     if wide - 3 in LAYOUTS:
         wanted = " or ".join(dict.fromkeys(" and ".join(layout) for layout in LAYOUTS[wide - 3]))
         raise Wrong(f"has {wide} numbers a point, and those behind x, y and z are not {wanted}.", SAY)
     raise Wrong(f"has {wide} numbers a point, and nothing says what those behind x, y and z are.", SAY)
-
-
-def _label(table: NDArray[Any], places: Mapping[str, Any]) -> NDArray[Any] | None:
-    return table[:, places["label"]] if "label" in places else None
 
 
 def _layouts(more: int, scanned: bool) -> Sequence[tuple[str, ...]]:

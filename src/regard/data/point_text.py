@@ -1,7 +1,7 @@
 """Points as lines of numbers: .xyz, .txt, .pts, .asc, .csv.
 
-Numbers stand between blanks, tabs, commas or semicolons, as many in each line. Lines that begin with #, // or % say nothing, nor
-does a first line of one whole number, which counts the others; a heading may name the columns, also behind one of those signs.
+Numbers stand between blanks, tabs, commas or semicolons, as many in each line. Lines that begin with #, // or % say nothing,
+nor does a first line of one whole number, which counts the others; a heading may name the columns, also behind such a sign.
 What the columns are, `point_columns` says.
 """
 
@@ -22,7 +22,9 @@ def read_points(content: bytes, columns: Columns | None = None, ending: str = ".
     texts = decoded(content)
     first, names = _begins(texts)
     if first == len(texts):
-        raise Wrong("is empty." if not content.strip() else "holds no numbers.", "Copy or write it again, or remove it.")
+        raise Wrong(
+            "is empty." if not content.strip() else "holds no numbers.", "Copy or write it again, or remove it."
+        )
     if ";" in texts[first] and "," in texts[first]:
         raise Wrong("has semicolons and commas.", "Decimals are written with a point.", first + 1)
     wide = len(words_of(texts[first]))

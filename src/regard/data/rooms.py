@@ -21,6 +21,8 @@ from regard.data.triangles import areas, between, spread
 
 SEED: Final = 1986
 PARTS: Final = ("train", "valid", "test")
+HOLES: Final = (0.005, 0.03)
+"""shares of the points that one hole takes away"""
 DENSE: Final = {"floor": 0.6, "wall": 0.4, "table": 1.0, "chair": 1.0, "lamp": 2.5}
 """how many points an area gets, against that of tables"""
 SHADES: Final = 0.06
@@ -51,10 +53,10 @@ def room(
     label = np.array([CLASSES.index(thing.kind) for thing in made.things])
     dense = np.array([DENSE[thing.kind] for thing in made.things])
     sizes, normals = areas(made.form.corners, made.form.faces)
-    face, weights = spread(sizes * dense[made.owner], needed(points, holes), _random(part, number, 1))
+    face, weights = spread(sizes * dense[made.owner], needed(points, holes, HOLES), _random(part, number, 1))
     places = between(made.form.corners, made.form.faces[face], weights)
     turned = rotation(turn, _random(part, number, 2))
-    there = left(places, points, holes, _random(part, number, 3))
+    there = left(places, points, holes, HOLES, _random(part, number, 3))
     found = blurred(places[there] @ turned.T, noise, _random(part, number, 4))
     owner = made.owner[face[there]]
     return Cloud(

@@ -21,6 +21,8 @@ from regard.data.triangles import areas, between, spread
 
 SEED: Final = 2021
 PARTS: Final = ("train", "valid", "test")
+HOLES: Final = (0.03, 0.12)
+"""shares of the points that one hole takes away"""
 
 Chance = Callable[[float, float], float]
 """A number between two."""
@@ -105,10 +107,10 @@ def solid(
     """A cloud of one solid; `noise` in radii, `holes` that each take some of it away."""
     form = form_of(part, number)
     sizes, normals = areas(form.corners, form.faces)
-    face, weights = spread(sizes, needed(points, holes), _random(part, number, 1))
+    face, weights = spread(sizes, needed(points, holes, HOLES), _random(part, number, 1))
     places = between(form.corners, form.faces[face], weights)
     turned = rotation(turn, _random(part, number, 2))
-    there = left(places, points, holes, _random(part, number, 3))
+    there = left(places, points, holes, HOLES, _random(part, number, 3))
     found = blurred(places[there] @ turned.T, noise, _random(part, number, 4))
     return Cloud(found.astype(np.float32), normals=(normals[face[there]] @ turned.T).astype(np.float32))
 

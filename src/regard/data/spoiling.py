@@ -9,28 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 Turn = Literal["none", "up", "any"]
-SMALLEST, LARGEST = 0.03, 0.12
-"""shares of the points that one hole takes away"""
 MOST = 5
 """holes"""
 
 Places = NDArray[np.float64]
+Shares = tuple[float, float]
+"""The least and the largest share of the points that one hole takes away."""
 
 
-def needed(points: int, holes: int) -> int:
+def needed(points: int, holes: int, shares: Shares) -> int:
     """How many points are drawn, so that so many are left whatever the holes take."""
     many = points
     for _ in range(holes):
-        many = math.ceil(many / (1 - LARGEST)) + 1
+        many = math.ceil(many / (1 - shares[1])) + 1
     return many
 
 
-def left(places: Places, points: int, holes: int, random: np.random.Generator) -> NDArray[np.int64]:
+def left(places: Places, points: int, holes: int, shares: Shares, random: np.random.Generator) -> NDArray[np.int64]:
     """Which points are left where each hole, a ball about one of them, takes some away; so many of those."""
     there = np.arange(len(places))
-    for where, share in random.random((MOST, 2))[:holes]:
+    for where, size in random.random((MOST, 2))[:holes]:
         middle = places[there[int(where * len(there))]]
-        away = int((SMALLEST + (LARGEST - SMALLEST) * share) * len(there))
+        away = int((shares[0] + (shares[1] - shares[0]) * size) * len(there))
         distances = ((places[there] - middle) ** 2).sum(axis=1)
         there = np.delete(there, np.argpartition(distances, away)[:away])
     return there[:points]

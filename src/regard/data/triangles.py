@@ -22,8 +22,8 @@ def fans(counts: NDArray[np.int64], corners: NDArray[np.int64], vertices: int) -
     starts = np.cumsum(counts) - counts
     wrong = np.flatnonzero((corners < 0) | (corners >= vertices))
     if len(wrong):
-        face = int(np.searchsorted(starts, wrong[0], side="right"))
-        problem = f"face {face:,} names vertex {int(corners[wrong[0]]):,}, and there are {vertices:,} from 0 on."
+        number = int(np.searchsorted(starts, wrong[0], side="right"))
+        problem = f"face {number:,} names vertex {int(corners[wrong[0]]):,}, and there are {vertices:,} from 0 on."
         raise Wrong(problem, "It is damaged: write it again.")
     triangles = np.maximum(counts - 2, 0)
     face = np.repeat(np.arange(len(counts)), triangles)
