@@ -10,7 +10,7 @@ import pytest
 from encoders import encoder
 from regard.model import Model
 from regard.runs.given import files, given
-from regard.tasks import TASKS
+from regard.tasks import TASKS, find_task
 from test_cli import Cli
 from test_cli import cli as cli
 from writings import STORY
@@ -193,7 +193,9 @@ def test_pictures_are_paths_and_folders_give_theirs_in_order(tmp_path: Path) -> 
     for name in ("b.png", "a.JPG", "notes.txt", "in/c.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = [Path(path).name for path in files(find_task("classify", "pictures"), [str(tmp_path / "x.png"), str(tmp_path)])]
+    found = [
+        Path(path).name for path in files(find_task("classify", "pictures"), [str(tmp_path / "x.png"), str(tmp_path)])
+    ]
     assert found == ["x.png", "a.JPG", "b.png", "c.png"]
 
     class Seen(type(TASKS["classify"])):  # type: ignore[misc]

@@ -55,7 +55,9 @@ def root(
 
 @app.command()
 def demo(
-    what: Annotated[str, typer.Argument(help="translate: sentences; caption: pictures; clouds: rooms of points.")] = "translate",
+    what: Annotated[
+        str, typer.Argument(help="translate: sentences; caption: pictures; clouds: rooms of points.")
+    ] = "translate",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -147,7 +149,9 @@ def run(
     run: Folder,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts, files of lines or of rows as for training, pictures, clouds. Without: standard input."),
+        typer.Argument(
+            help="Texts, files of lines or of rows as for training, pictures, clouds. Without: standard input."
+        ),
     ] = None,
     assigned: Assigned = None,
     device: Device = "auto",

@@ -117,8 +117,9 @@ class Model(nn.Module):
     def answer(self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any) -> Answer | list[Answer]:
         """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …
 
-        An input is a text, a picture or a cloud, as the model reads; for classify also a pair (a, b), for choose {"context": …, "choices": […]}, for tag also a tuple
-        of words, for span (question, context), for embed also {"query": …, "among": […], "best": 5}."""
+        An input is a text, a picture or a cloud, whatever the model reads; of texts for classify also a pair (a, b), for choose
+        {"context": …, "choices": […]}, for tag also a tuple of words, for span (question, context), for embed also
+        {"query": …, "among": […], "best": 5}."""
         recheck()
         decode = told(self.identity.decode, settings)
         single = self.task.alone(inputs)
@@ -192,8 +193,8 @@ class Model(nn.Module):
     def points_or_refuse(self) -> Points:
         if not isinstance(self.reader, Points):
             raise RegardError(
-                f"{self.identity.source or 'this model'} has no {POINTS_FILE}, so it is not known how clouds are made ready for "
-                "it; logits(points) and states(points) work without one."
+                f"{self.identity.source or 'this model'} has no {POINTS_FILE}, so it is not known how clouds are made ready "
+                "for it; logits(points) and states(points) work without one."
             )
         return self.reader
 

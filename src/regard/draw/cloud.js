@@ -154,9 +154,9 @@ class Stage {
     new ResizeObserver(() => this.fit()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
-  // From the side and a little from above, as large as fits.
+  // As in the still pictures, as large as fits.
   reset() {
-    this.turn = -0.9; this.tilt = 0.5; this.far = 3.3; this.centre = [0, 0, 0];
+    this.turn = -0.9; this.tilt = data.tilt; this.far = 3.3; this.centre = [0, 0, 0];
     for (let times = 0; times < 4 && this.wide; times++) {
       const view = this.view(), low = [1, 1], top = [0, 0], step = Math.ceil(this.many / 5000);
       for (let n = 0; n < this.many; n += step) { const at = view.seen(n); for (const axis of [0, 1]) { low[axis] = Math.min(low[axis], at[axis]); top[axis] = Math.max(top[axis], at[axis]); } }
@@ -179,7 +179,7 @@ class Stage {
     const f = [-flat * Math.cos(turn), -flat * Math.sin(turn), -Math.sin(tilt)], r = [-Math.sin(turn), Math.cos(turn), 0];
     const u = [r[1] * f[2] - r[2] * f[1], r[2] * f[0] - r[0] * f[2], r[0] * f[1] - r[1] * f[0]];
     const ratio = this.wide / this.high, narrow = Math.min(ratio, 1), p = this.places;
-    const size = 1.45 * this.grain * this.spacing * FOCAL * this.canvas.height / 2 * narrow, view = { axes: [r, u, f], centre, far, ratio, size, dots: this.dots, depths: [NEAR, far + REACH] };
+    const size = 1.25 * this.grain * this.spacing * FOCAL * this.canvas.height / 2 * narrow, view = { axes: [r, u, f], centre, far, ratio, size, dots: this.dots, depths: [NEAR, far + REACH] };
     if (narrow < 1) view.far = far / narrow, view.size = size / narrow, view.depths = [NEAR, view.far + REACH];
     // Shares of the width and the height, and the distance, always in the same three numbers.
     const found = new Float64Array(3);

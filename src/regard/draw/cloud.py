@@ -94,7 +94,14 @@ def packed_places(places: Floats, up: str = "z", origin: Sequence[float] = (0.0,
         "sides": sides,
         "spacing": brief(2 * spacing(places, longest) / longest / (math.hypot(*sides) or 1.0)),
         "up": up,
+        "tilt": tilted(high - low, up),
     }
+
+
+def tilted(sides: Floats, up: str) -> float:
+    """How far from above a cloud is looked at: a room, which is wider than high, more than a thing."""
+    across, along, high = (float(sides[axis]) for axis in UPRIGHT[up])
+    return 0.85 if high < 0.7 * min(across, along) else 0.5
 
 
 def spacing(places: Floats, longest: float) -> float:
@@ -165,7 +172,7 @@ def turning_page(
 
 
 def still(
-    places: Floats, colours: Picture, up: str = "z", turn: float = -0.9, tilt: float = 0.5, side: int = SIDE,
+    places: Floats, colours: Picture, up: str = "z", tilt: float | None = None, side: int = SIDE, turn: float = -0.9,
     larger: Floats | None = None,
 ) -> Picture:  # fmt: skip
     """(side, side, 3) bytes: points (N, 3) in their colours (N, 3) as discs, the nearer before the farther. What stands before
@@ -174,6 +181,7 @@ def still(
     low, high = at.min(0), at.max(0)
     diagonal = float(np.linalg.norm(high - low)) or 1.0
     at = 2 * (at - (low + high) / 2) / diagonal
+    tilt = tilted(places.max(0) - places.min(0), up) if tilt is None else tilt
     flat, far = math.cos(tilt), 3.3
     ahead = np.array([-flat * math.cos(turn), -flat * math.sin(turn), -math.sin(tilt)])
     across = np.array([-math.sin(turn), math.cos(turn), 0.0])

@@ -29,6 +29,8 @@ function looked(layer, point) {
   return [...found].sort((one, other) => other[1] - one[1]);
 }
 let now = [], from = -1, ringed = -1;
+// What the brightest colour means: the largest share, and so much at least that an even look looks so.
+const bright = () => Math.max(now[0][1], Math.min(1, data.even / now.length));
 function show() {
   const layer = layers[state.layer], ground = paper(), colours = new Uint8Array(4 * many);
   from = asked(layer); now = looked(layer, from);
@@ -36,7 +38,7 @@ function show() {
   const plain = dark.matches ? [120, 130, 148] : [126, 138, 156], own = (n) => state.classes ? palette[said[n]] : plain;
   for (let n = 0; n < many; n++) put(n, own(n), 0.3, 0.7);
   for (const n of levels[layer.level]) put(n, own(n), state.classes ? 0.5 : 0.7, 1);
-  const most = now[0][1] || 1;
+  const most = bright();
   for (const [n, share] of [...now].reverse()) put(n, glow(0.25 + 0.75 * share / most), 1, 1.3 + share / most);
   stage.centre = [0, 1, 2].map((axis) => stage.places[3 * from + axis]); stage.paint(colours);
   find("#heading").textContent = `What point ${numbersOf(from)} looked at`;
@@ -77,7 +79,7 @@ stage.pointed = (n, event) => {
 };
 stage.after = (pen, at) => {
   if (from < 0) return;
-  const [x, y] = at(from), most = now[0][1] || 1;
+  const [x, y] = at(from), most = bright();
   for (const [n, share] of now) {
     if (n === from) continue;
     const [toX, toY] = at(n);

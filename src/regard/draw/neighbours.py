@@ -16,6 +16,8 @@ from regard.draw.panels import Scale, draw_panels
 from regard.draw.shades import GLOW, Picture, class_colours, ramped
 
 ACROSS: Final = 3
+EVEN: Final = 2
+"""The brightest colour is so many even shares at least: what is looked at evenly looks so."""
 GROUND: Final = 245
 """The grey that points are faded to where nobody looked at them."""
 GREY: Final = 130.0
@@ -94,6 +96,7 @@ def neighbours_page(
         "choosing": any(layer.queries is None for layer in gazing.layers),
         "hint": ANYONE if choosing else ASKED,
         "glow": list(GLOW[1:]),
+        "even": EVEN,
     }
     return turning_page(path, title, note, facts or {}, data, ("neighbours.js",))
 
@@ -120,13 +123,13 @@ def draw_neighbours(gazing: Gazing, path: Path, title: str = "", about: str = ""
     panels, names = [_whole(gazing)], ["the point that is asked"]
     for one in chosen:
         shares = gazing.shares(one)
-        most = float(shares.max()) or 1.0
+        most = max(float(shares.max()), min(EVEN / max(int((shares > 0).sum()), 1), 1.0))
         panels.append(_glowing(gazing, one, shares / most))
         names.append(f"{one.name} · {100 * most:.2g} %")
     rows = [panels[at : at + ACROSS] for at in range(0, len(panels), ACROSS)]
     heads = [names[at : at + ACROSS] for at in range(0, len(names), ACROSS)]
     scale = Scale(
-        ramped(np.linspace(0, 1, 256)[None], GLOW[1:]), ("0", "", "brightest point: the share above its picture")
+        ramped(np.linspace(0, 1, 256)[None], GLOW[1:]), ("0", "", "brightest colour: the share above the picture")
     )
     return draw_panels(rows, heads, path, title, about, scale)
 

@@ -38,7 +38,7 @@ class Gathered(Explanation):
 
     @property
     def values(self) -> dict[str, Any]:
-        """Of the point that is asked, in each layer: the points that it looked at, by their numbers in the file, with shares."""
+        """Of the point that is asked, in each layer: what it looked at, by the numbers of points in the file, with shares."""
         found: dict[str, Any] = {"title": self.title, "facts": self.facts}
         assert self.gazing is not None
         origins = self.gazing.origins if self.gazing.origins is not None else np.arange(len(self.gazing.places))
@@ -70,9 +70,11 @@ class Gathered(Explanation):
 
 
 def explain_cloud(model: Asked, source: Any, target: str | None = None, at: Place | None = None) -> Gathered:
-    """`at`: the point that is asked what it looked at, by its number or the nearest to (x, y, z); None: the one in the middle."""
+    """`at`: the point of which it is asked what it looked at, by its number or where it is; None: the one in the middle."""
     if target is not None:
-        raise RegardError(f"of a cloud a point is asked, --at NUMBER or --at X,Y,Z, and no class: leave '{target}' out.")
+        raise RegardError(
+            f"of a cloud a point is asked, --at NUMBER or --at X,Y,Z, and no class: leave '{target}' out."
+        )
     points: Points = model.points_or_refuse()
     cloud: Cloud = model.task.asked(source, points)
     number = asked_point(cloud, at)
@@ -96,8 +98,9 @@ def explain_cloud(model: Asked, source: Any, target: str | None = None, at: Plac
     name = Path(source).name if isinstance(source, str) else "a cloud"
     layers = layers_of(seen.looks, levels, _rows_of(levels, cloud.places[chosen], asked))
     where = ", ".join(f"{value:.4g}" for value in cloud.places[number].astype(np.float64) + cloud.origin)
+    instead = f", for which point {chosen[asked]} was read" if chosen[asked] != number else ""
     facts = {
-        "asked": f"point {number} at {where}",
+        "asked": f"point {number} at {where}{instead}",
         "taken for" if each else "the cloud is": f"{labels[best]}, {100 * sure:.1f} %",
         "points": f"{len(chosen):,} of {len(cloud):,} were read" if len(chosen) < len(cloud) else f"{len(cloud):,}",
     }
@@ -151,25 +154,21 @@ def layers_of(
 ) -> tuple[Looked, ...]:  # fmt: skip
     """What was seen of each attention, on its level."""
     found = []
-    counts: dict[tuple[int, str], int] = {}
     for look in looks:
-        level = level_of(look, levels)
-        way = "up" if "up" in re.split(r"[._\d]+", look.name) or "decod" in look.name else "down"
-        counts[level, way] = counts.get((level, way), 0) + 1
-        brief = f"block {counts[level, way]}" if way == "down" else f"way back {counts[level, way]}"
-        weights, keys = look.weights[0].float().mean(0).cpu().numpy(), look.keys
+        level, brief = place_of(look.name, len(levels))
+        weights, keys, chosen = look.weights[0].float().mean(0).cpu().numpy(), look.keys, rows[level]
         assert keys is not None
         columns = keys[0, 0].cpu().numpy().astype(np.int64)
-        chosen = rows[level]
         if chosen is not None:
             weights, columns = weights[chosen], columns[chosen]
         found.append(Looked(f"level {level + 1}, {brief}", brief, level, columns, weights, chosen))
     return tuple(found)
 
 
-def level_of(look: Look, levels: tuple[np.ndarray, ...]) -> int:
-    """By the number of its stage where its name says one, else by how many points looked."""
-    said = re.search(r"(?:stages|levels)\.(\d+)\.", look.name)
-    if said and int(said[1]) < len(levels) and len(levels[int(said[1])]) == look.weights.shape[2]:
-        return int(said[1])
-    return next(number for number, level in enumerate(levels) if len(level) == look.weights.shape[2])
+def place_of(name: str, levels: int) -> tuple[int, str]:
+    """The level of an attention by its name, and which block it is there: `down.2.blocks.0` or, on the way back,
+    `up.0.blocks.0`, which is the coarsest."""
+    way, stage, block = re.fullmatch(r"(down|up)\.(\d+)\.blocks\.(\d+)\b.*", name).groups()  # type: ignore[union-attr]
+    if way == "down":
+        return int(stage), f"block {int(block) + 1}"
+    return levels - 1 - int(stage), "on the way back" if block == "0" else f"on the way back, {int(block) + 1}"

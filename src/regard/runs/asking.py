@@ -64,10 +64,12 @@ class Said:
             print(flush=True)
 
     def _painted(self, one: Given, answer: Answer) -> None:
-        name, number = Path(str(one.title)).stem or self.model.task.unit.removesuffix("s"), 1
-        while name in self.left:  # pictures of one name from several folders
+        # a page of this name could not be opened by its address with a #
+        stem = Path(str(one.title)).stem.replace("#", "-") or self.model.task.unit.removesuffix("s")
+        name, number = stem, 1
+        while name in self.left:  # files of one name from several folders
             number += 1
-            name = f"{Path(str(one.title)).stem}-{number}"
+            name = f"{stem}-{number}"
         self.left.add(name)
         self.folder.mkdir(parents=True, exist_ok=True)
         files = self.model.task.leave(name, answer, self.folder)

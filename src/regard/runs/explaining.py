@@ -22,7 +22,8 @@ LONGEST = 4096
 def wholes(task: Task, inputs: Sequence[str]) -> list[str]:
     """Texts as they are, the whole text of those that are files, and of standard input for `-`.
 
-    What looks like the name of a file is one, so that a misspelt one is not explained. Pictures and clouds are read by their task."""
+    What looks like the name of a file is one, so that a misspelt one is not explained. Pictures and clouds are
+    read by their task."""
     if len(inputs) > 2:
         raise RegardError(f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them.")
     if list(inputs).count(STDIN) > 1:

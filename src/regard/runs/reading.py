@@ -132,8 +132,9 @@ class Files:
             raise DataError("the training data changed while it was read.", ", ".join(self._paths), advice=advice)
 
     def places(self) -> str:
-        """A name for where pictures or clouds lie, and for when they were written: what is stored of them is their paths, or colours that
-        no name or size tells. Tables are summed and folders listed by `key`; what tables point to is looked at here."""
+        """A name for where pictures or clouds lie, and for when they were written: what is stored of them is their paths, or
+        colours that no name or size tells. Tables are summed and folders listed by `key`; what tables point to is looked at
+        here."""
         total = Fingerprint()
         total.add([self.key])
         for entry in self.sources.data:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from regard.data.cloud_files import ENDINGS, read_cloud
 from regard.data.cloud_recipes import cloud_recipe_of
 from regard.data.clouds import CloudFile, asked_clouds_of
 from regard.data.entries import absolute
-from regard.data.files import Complain
+from regard.data.files import Complain, existing
 from regard.data.plan import Epochs, Even
 from regard.data.rows import Empty
 from regard.data.settings import Data
@@ -30,7 +30,6 @@ from regard.data.shelf import Shelf
 from regard.errors import DataError, RegardError
 from regard.inputs.points import FEATURES, FILE, Points
 from regard.inputs.shaking import STILL, Shaking, kept, shake
-from regard.tasks.asked import Asked
 from regard.tasks.opened import LOOKED_AT, Opened, numbers_of, row_of, some, source_of, tell
 from regard.tasks.task import Encoded
 from regard.waists import Batch, Offsets
@@ -67,7 +66,7 @@ class Clouded(Opened):
     usage = "cloud.ply"
     model = "point-tiny"
     suffixes = ENDINGS
-    learning = "looking what is known of the points"
+    learning = "looking at what is known of the points"
     tables: ClassVar[tuple[str, ...]] = tuple(name for name in Opened.tables if name not in ENDINGS)
     reader_files: ClassVar[tuple[str, ...]] = (FILE,)
     heeds: ClassVar[tuple[str, ...]] = (
@@ -82,7 +81,11 @@ class Clouded(Opened):
     # -- samples
 
     def entries(self, data: Sequence[str]) -> list[str]:
-        return [name for entry in data for name in ([entry] if cloud_recipe_of(entry) else super(Clouded, self).entries([entry]))]
+        return [
+            name
+            for entry in data
+            for name in ([entry] if cloud_recipe_of(entry) else super(Clouded, self).entries([entry]))
+        ]
 
     def lasting(self, entry: str) -> str:
         return entry if cloud_recipe_of(entry) else absolute(entry)
@@ -154,7 +157,9 @@ class Clouded(Opened):
 
     # -- batches
 
-    def how(self, reader: Points, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Gathering:
+    def how(
+        self, reader: Points, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()
+    ) -> Gathering:
         check_reader(reader, config)
         return Gathering(reader, STILL if data is None else self.shaken(data), tuple(labels))
 
@@ -220,7 +225,10 @@ class Clouded(Opened):
         elif isinstance(item, np.ndarray | Tensor):
             cloud = cloud_from(np.asarray(item), points)
         else:
-            cloud = read_cloud(item if isinstance(item, bytes) else os.fspath(item))
+            source = item if isinstance(item, bytes) else os.fspath(item)
+            if isinstance(source, str) and cloud_recipe_of(source) is None:
+                existing(source)  # else the nearest name is told
+            cloud = read_cloud(source)
         for name in points.features:
             if getattr(cloud, name) is None:
                 where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
@@ -261,7 +269,7 @@ def packed(clouds: Sequence[np.ndarray]) -> tuple[Tensor, Offsets]:
 def packs(sizes: Iterable[int], most: int = ROOM) -> Iterator[slice]:
     """Neighbours that are looked at together: as many as have no more points than fit."""
     first, room, last = 0, 0, 0
-    for last, size in enumerate(sizes):  # noqa: B007
+    for last, size in enumerate(sizes):
         if room and room + size > most:
             yield slice(first, last)
             first, room = last, 0
@@ -273,7 +281,9 @@ def packs(sizes: Iterable[int], most: int = ROOM) -> Iterator[slice]:
 def cloud_from(rows: np.ndarray, points: Points) -> Cloud:
     """An array as a cloud; one with places alone has nothing else."""
     if rows.ndim != 2 or rows.shape[1] not in (3, points.width):
-        wanted = "(N, 3)" if points.width == 3 else f"(N, 3), or (N, {points.width}) with {' and '.join(points.features)}"
+        wanted = (
+            "(N, 3)" if points.width == 3 else f"(N, 3), or (N, {points.width}) with {' and '.join(points.features)}"
+        )
         raise RegardError(f"an array {wanted} is wanted, not {rows.dtype} {rows.shape}.")
     parts: dict[str, Any] = {}
     if rows.shape[1] > 3:
@@ -299,5 +309,3 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:
         return 2**16
-
-

@@ -37,10 +37,6 @@ class Naming(Opened):
     def deciding(self, scores: Mapping[str, Any]) -> str:
         return "micro_f1" if "micro_f1" in scores else self.metric
 
-    def at_a_time(self, how: Any) -> int:
-        """How many are looked at together when they are answered."""
-        raise NotImplementedError
-
     def encode(
         self, samples: Sequence[Any], reader: Any, config: Any, longest: int, data: Data | None = None,
         labels: Sequence[str] = (),
@@ -49,7 +45,10 @@ class Naming(Opened):
             only = f"there is one class only ('{labels[0]}')" if labels else "there are no classes"
             raise DataError(f"{only}: nothing can be told apart.")
         right = numbered(samples, [sample.label for sample in samples], labels)
-        sides = {self.sides[0]: [self.row(sample) for sample in samples], "label": [np.array([label]) for label in right]}
+        sides = {
+            self.sides[0]: [self.row(sample) for sample in samples],
+            "label": [np.array([label]) for label in right],
+        }
         return Encoded(list(samples), sides, [], self.how(reader, config, longest, data))
 
     def right(self, encoded: Encoded, rows: np.ndarray) -> Tensor:

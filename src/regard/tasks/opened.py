@@ -60,6 +60,10 @@ class Opened(Task):
                 raise
             return self.made_of(encoded, self._readable(encoded, rows, config), config)
 
+    def at_a_time(self, how: Any) -> int:
+        """How many are looked at together when they are answered."""
+        raise NotImplementedError
+
     def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         """The batch of these rows: (B,) numbers of samples, or (B, 2) with a number of chance beside each to learn from."""
         raise NotImplementedError

@@ -6,6 +6,7 @@ every point has the mean of what all columns said of it, and those that were thi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.cloud import Cloud
-from regard.data.cloud_recipes import cloud_recipe_of
+from regard.data.cloud_labels import classes_beside, classes_inside, find_cloud_classes, numbered, seen_cloud_classes
 from regard.data.clouds import CloudFile, iterate_labelled_clouds
-from regard.data.masks import Classes, find_classes, seen_classes
+from regard.data.masks import Classes
 from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.decode.settings import Decode
@@ -30,8 +31,8 @@ from regard.nn.points import point_head
 from regard.tasks.asked import Asked
 from regard.tasks.clouded import Clouded, file_of, packed, packs
 from regard.tasks.dense_scores import Overlap, example_of, said_of, shares_of
-from regard.tasks.opened import place_of
-from regard.tasks.segment import classes_beside, pairing_of, written_as
+from regard.tasks.opened import numbers_of, place_of
+from regard.tasks.segment import HIGHEST, called_by_numbers, pairing_of, written_as
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import IGNORE, Answer, Batch, States
 
@@ -60,14 +61,15 @@ class Partition(Clouded):
         if known is not None:
             return known.names
         cloud = sample.read()
-        return cloud.classes or [str(value) for value in np.unique(_numbers(cloud, sample.source))]
+        inside = classes_inside(cloud)
+        return inside.names if inside else [str(value) for value in np.unique(_numbers(cloud, sample.source))]
 
     def told(self, data: Sequence[str]) -> str:
-        return repr(find_classes([entry for entry in data if self.paths(entry)]))
+        return repr(find_cloud_classes(data))
 
     def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
-        numbers = all(label.lstrip("-").isdigit() for label in labels)
-        return seen_classes(n for n in map(int, labels) if n >= 0).names if numbers else tuple(labels)
+        numbers = all(label.lstrip("-").isdigit() for label in labels)  # as they occur, while names have an order
+        return seen_cloud_classes(map(int, labels)).names if numbers else tuple(labels)
 
     def pairing(self, samples: Sequence[CloudFile], data: Data, train: Encoded) -> str:
         """What stands in the clouds for each class, where that is not its place among them: "7,8,11"."""
@@ -117,9 +119,8 @@ class Partition(Clouded):
 
     def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         found, labels = [], []
-        numbers = rows[:, 0] if rows.ndim == 2 else rows
-        for number, (cloud, x, chosen) in zip(numbers, self.gathered(encoded, rows), strict=True):
-            found.append(x)
+        for number, (cloud, rows_of, chosen) in zip(numbers_of(rows), self.gathered(encoded, rows), strict=True):
+            found.append(rows_of)
             labels.append(self.right(encoded, int(number), cloud)[chosen])
         x, offsets = packed(found)
         return Batch(x, labels=torch.from_numpy(np.concatenate(labels)), offsets=offsets)
@@ -210,7 +211,10 @@ class Partition(Clouded):
         facts, overlap = {}, Overlap(len(labels), IGNORE)
         if "right" in answer.extra:
             overlap.add(said, answer.extra["right"])
-            facts = {"point accuracy": f"{100 * overlap.accuracy():.1f} %", "mean overlap": f"{100 * overlap.mean():.1f} %"}
+            facts = {
+                "point accuracy": f"{100 * overlap.accuracy():.1f} %",
+                "mean overlap": f"{100 * overlap.mean():.1f} %",
+            }
         each = list(overlap.table(labels).values()) if facts else []
         page = cloud_page(_drawn(answer.extra, name), folder / f"{name}.html", name, NOTE, facts, each)
         return {"cloud": str(kept), "page": str(page)}
@@ -239,13 +243,11 @@ def _short(source: str) -> str:
     return source if "#" in source else Path(source).stem
 
 
+@functools.lru_cache(maxsize=4096)
 def beside(source: str) -> Classes | None:
-    """The classes that a file beside a cloud names; what is made by its name has no place."""
-    return classes_beside(source) if source and cloud_recipe_of(source) is None else None
-
-
-def _named(cloud: Cloud) -> Classes | None:
-    return Classes(cloud.classes, tuple(range(len(cloud.classes)))) if cloud.classes else None
+    """The classes that a file beside a cloud names, or that it is made of, looked for once. The highest numbers are void."""
+    found = classes_beside(source) if source else None
+    return None if found is None else replace(found, void=tuple({*found.void, *HIGHEST} - set(found.values)))
 
 
 def _numbers(cloud: Cloud, source: str) -> np.ndarray:
@@ -258,35 +260,30 @@ def _numbers(cloud: Cloud, source: str) -> np.ndarray:
 
 
 def right_of(cloud: Cloud, source: str, labels: Sequence[str]) -> np.ndarray:
-    """(N,) what stands in a cloud, as the numbers of these classes. What no class has is refused, void is `IGNORE`."""
+    """(N,) the classes of a cloud's points as numbers of these labels, `IGNORE` where none is known."""
     values = _numbers(cloud, source)
-    known = beside(source) or _named(cloud) or seen_classes(int(v) for v in _whole(labels))
+    known = beside(source) or classes_inside(cloud) or _called(labels)
+    places = numbered(values, known, source)
     number = {label: place for place, label in enumerate(labels)}
-    right = np.full(len(values), IGNORE, dtype=np.int64)
-    for value in np.unique(values).tolist():
-        if value in known.values:
-            name = known.names[known.values.index(value)]
-            if name not in number:
-                raise DataError(
-                    f"has points of the class '{name}', which the model does not know.", source or None,
-                    advice=f"It knows: {', '.join(labels)}. Name classes as in the training data, or leave these points out.",
-                )  # fmt: skip
-            right[values == value] = number[name]
-        elif value >= 0 and value not in (*known.void, *HIGHEST):
-            raise DataError(
-                f"has points with the label {value}, which no class has.", source or None,
-                advice="Name it in classes.txt beside the clouds, as void if need be.",
-            )  # fmt: skip
+    table = np.array([number.get(name, STRANGE) for name in known.names] + [IGNORE], dtype=np.int64)
+    right = table[places]  # the last is what nobody knows
+    if (right == STRANGE).any():
+        name = known.names[int(places[(right == STRANGE).argmax()])]
+        raise DataError(
+            f"has points of the class '{name}', which the model does not know.", source or None,
+            advice=f"It knows: {', '.join(labels)}. Name classes as in the training data, or call void what is not asked.",
+        )  # fmt: skip
     return right
 
 
-HIGHEST = (255, 65535)
-"""What often stands for no class."""
+def _called(labels: Sequence[str]) -> Classes:
+    """Of clouds that no file speaks of: classes are called by their numbers, or stand in the order of their names."""
+    if all(label.isdigit() for label in labels):
+        return called_by_numbers(labels)
+    return Classes(tuple(labels), tuple(range(len(labels))), tuple(HIGHEST))
 
 
-def _whole(labels: Sequence[str]) -> list[str]:
-    """Where no file names classes they are called by their numbers; else by their places."""
-    return list(labels) if all(label.isdigit() for label in labels) else [str(place) for place in range(len(labels))]
+STRANGE = -2
 
 
 def truth_of(cloud: Cloud, source: str, labels: Sequence[str]) -> np.ndarray | None:

@@ -139,8 +139,11 @@ class Pictured(Opened):
             encoded.how.albums["picture", True] = Album(len(encoded), (height, width, 3))
         return Even(len(encoded), tokens, seed)
 
+    def at_a_time(self, how: Any) -> int:
+        return together(how.pixels)
+
     def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        for rows in Even(len(encoded), min(tokens, together(encoded.how.pixels)), seed=0).sequential():
+        for rows in Even(len(encoded), min(tokens, self.at_a_time(encoded.how)), seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
     def pictures(self, encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:

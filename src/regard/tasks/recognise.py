@@ -66,9 +66,6 @@ class Recognise(Naming, Pictured):
         bias, std = getattr(config, "head_bias", True), getattr(config, "head_std", 0.02)
         return ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout, bias, std=std)
 
-    def at_a_time(self, how: Any) -> int:
-        return together(how.pixels)
-
     def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         x, changes = self.pictures(encoded, rows)
         return Batch(x, labels=self.right(encoded, rows), changes=changes, changed_by=encoded.how.augment)

@@ -102,7 +102,7 @@ class Segment(Mapped):
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
         """(H, W) the numbers of the classes in the order of the labels, and `VOID`."""
         path = source if isinstance(source, str) else ""
-        known = classes_beside(path) or _numbers(data.labels)
+        known = classes_beside(path) or called_by_numbers(data.labels)
         number = {label: place for place, label in enumerate(data.labels)}
         table = np.full(VOID + 1, VOID, dtype=np.uint8)
         table[: len(known.names)] = [number.get(name, VOID) for name in known.names]
@@ -235,7 +235,7 @@ def written_as(labels: Sequence[str], told: str) -> np.ndarray:
     return numbers.astype(np.uint8 if numbers.max() < 256 else np.uint16)
 
 
-def _numbers(labels: Sequence[str]) -> Classes:
-    """Of masks that no file speaks of: classes are called by their numbers."""
+def called_by_numbers(labels: Sequence[str]) -> Classes:
+    """Of masks or clouds that no file speaks of: classes are called by their numbers."""
     values = tuple(map(int, labels))
     return Classes(tuple(labels), values, tuple(HIGHEST - set(values)))
