@@ -9,7 +9,7 @@ const bytes = (text) => { const signs = atob(text), found = new Uint8Array(signs
 const numbers = (text, kind) => new kind(bytes(text).buffer);
 const rgb = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 const PLAIN = 64; // the fourth number of a colour: how large a point is, so much is plain; 0 is hidden
-const FOCAL = 3, NEAR = 0.02, REACH = 14;
+const FOCAL = 3, NEAR = 0.02, REACH = 14, BEFORE = 0.15;
 
 // Colours between evenly spaced stops; shares go from 0 to 1.
 function ramp(stops) {
@@ -29,8 +29,9 @@ void main() {
   float part = colour.a * 255.0 / ${PLAIN}.0;
   shade = colour.rgb;
   if (part == 0.0 || seen.z <= depths.x) { gl_Position = vec4(2, 2, 2, 1); gl_PointSize = 1.0; return; }
-  float deep = (depths.y + depths.x) / (depths.y - depths.x) * seen.z - 2.0 * depths.x * depths.y / (depths.y - depths.x);
-  gl_Position = vec4(lens.xy * seen.xy, deep, seen.z);
+  float z = part > 1.2 ? max(seen.z - ${BEFORE}, depths.x) : seen.z; // what is meant is not covered by its neighbours
+  float deep = ((depths.y + depths.x) * z - 2.0 * depths.x * depths.y) / (depths.y - depths.x) / z;
+  gl_Position = vec4(lens.xy * seen.xy, deep * seen.z, seen.z);
   gl_PointSize = clamp(size * part / seen.z, 1.5, 60.0);
 }`;
 const FRAGMENT = `#version 300 es
@@ -127,7 +128,7 @@ class Pencil {
     for (let n = 0; n < this.places.length / 3; n++) {
       const large = this.colours[4 * n + 3] / PLAIN;
       if (!large) continue;
-      const at = view.seen(n), x = at[0], y = at[1], z = at[2];
+      const at = view.seen(n), x = at[0], y = at[1], z = at[2], order = z - (large > 1.2 ? BEFORE : 0);
       if (z <= view.depths[0]) continue;
       const side = clamp(view.size * large / z, 1, 40) | 0 || 1, left = Math.round(x * width - side / 2), top = Math.round(y * height - side / 2);
       const dark = 1 - 0.5 * clamp((z - view.far) / 2 + 0.3, 0, 1), from = 4 * n, c = this.colours;
@@ -135,7 +136,7 @@ class Pencil {
       for (let row = Math.max(top, 0); row < Math.min(top + side, height); row++)
         for (let column = Math.max(left, 0); column < Math.min(left + side, width); column++) {
           const pixel = row * width + column;
-          if (z < deep[pixel]) { deep[pixel] = z; ink[pixel] = own; }
+          if (order < deep[pixel]) { deep[pixel] = order; ink[pixel] = own; }
         }
     }
     this.pen.putImageData(this.sheet, 0, 0);
@@ -144,7 +145,7 @@ class Pencil {
 
 class Stage {
   constructor(box, places, spacing) {
-    this.box = box; this.places = places; this.spacing = spacing; this.many = places.length / 3; this.grain = 1;
+    this.box = box; this.places = places; this.spacing = spacing; this.many = places.length / 3; this.grain = this.usual = 1;
     this.canvas = box.querySelector("canvas"); this.over = box.querySelector(".over");
     try { this.hand = new Glass(this.canvas, places); } catch (_) {
       const fresh = this.canvas.cloneNode(); this.canvas.replaceWith(fresh); this.canvas = fresh; this.hand = new Pencil(fresh, places);
@@ -287,6 +288,6 @@ function option(box, name, act) {
   return button;
 }
 const stage = new Stage(find("#room"), unpacked(), data.spacing);
-find("#grain").oninput = () => { stage.grain = 2 ** +find("#grain").value; stage.draw(); };
+find("#grain").oninput = () => { stage.grain = stage.usual * 2 ** +find("#grain").value; stage.draw(); };
 find("#home").onclick = () => stage.reset();
 find("#plain").hidden = !stage.fallen;

@@ -36,7 +36,7 @@ from regard.tasks.segment import HIGHEST, called_by_numbers, pairing_of, written
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import IGNORE, Answer, Batch, States
 
-SHOWN = 4
+SHOWN = 3
 """Validation clouds that are drawn."""
 
 

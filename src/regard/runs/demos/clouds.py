@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.data.cloud_files import read_cloud
 from regard.data.cloud_recipes import cloud_recipe_of
 from regard.data.ply import write_ply
@@ -64,7 +66,8 @@ class Rooms(Demo):
     def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: Rows, say: Say) -> dict[str, Any]:
         path = rows[0]["cloud"]
         cloud = read_cloud(path)
-        at = int((cloud.labels == cloud.classes.index("chair")).argmax()) if cloud.labels is not None else 0
+        chairs = np.flatnonzero(cloud.labels == cloud.classes.index("chair"))
+        at = int(chairs[cloud.places[chairs, 2].argmax()])  # at the top of a back
         found = model.explain(path, at=at)
         say(f"point {at} of {path}: {found.title}")
         for suffix in ("html", "png"):
