@@ -26,6 +26,8 @@ LEAP = 1_000_003
 """a prime above the number of visits: so each comes once"""
 MOST = 32
 """neighbours that registers have room for"""
+NOBODY, LAST = tl.constexpr(2**63 - 2**32), tl.constexpr(2**63 - 1)
+"""behind a distance of infinity; and behind that"""
 
 
 @triton.jit
@@ -41,10 +43,8 @@ def _visits(
         here = queries + row * 3
         x, y, z = tl.load(here, mask=asked), tl.load(here + 1, mask=asked), tl.load(here + 2, mask=asked)
         slots = tl.arange(0, room)[:, None]
-        nobody = (slots.to(tl.int64) + 9223372032559808512) + tl.zeros(
-            (room, ask), tl.int64
-        )  # 2**63 - 2**32: behind infinity
-        best = tl.where(slots < count, nobody, -1)  # slots that are only there to make a power of two
+        nobody = tl.zeros((room, ask), tl.int64) + slots + NOBODY
+        best = tl.where(slots < count, nobody, -nobody)  # slots that only make a power of two are never the worst
         worst = tl.max(best, 0)
         total = (end - begin).to(tl.int32)
         turns = (total + visit - 1) // visit
@@ -60,18 +60,18 @@ def _visits(
             limit = (worst >> 32).to(tl.int32)
             if tl.max((tl.min(far, 0).to(tl.int32, bitcast=True) <= limit).to(tl.int32), 0) > 0:
                 said = (far.to(tl.int32, bitcast=True).to(tl.int64) << 32) | at.to(tl.int64)[:, None]
-                said = tl.where(real[:, None], said, 9223372036854775807)
+                said = tl.where(real[:, None], said, LAST)
                 low = tl.min(said, 0)
                 while tl.max((low < worst).to(tl.int32), 0) > 0:
                     best = tl.where((best == worst[None, :]) & (low < worst)[None, :], low[None, :], best)
-                    said = tl.where(said == low[None, :], 9223372036854775807, said)
+                    said = tl.where(said == low[None, :], LAST, said)
                     low, worst = tl.min(said, 0), tl.max(best, 0)
             turn = (turn + leap) % turns
         for place in tl.static_range(room):
             low = tl.min(best, 0)
-            best = tl.where(best == low[None, :], 9223372036854775807, best)
+            best = tl.where(best == low[None, :], LAST, best)
             if place >= room - count:
-                name = tl.where(low >= 9223372032559808512, -1, begin + (low & 4294967295))
+                name = tl.where(low >= NOBODY, -1, begin + (low & 4294967295))
                 tl.store(out + row * count + place - (room - count), name, mask=asked)
 
 

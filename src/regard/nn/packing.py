@@ -62,7 +62,7 @@ class Packing:
         """One point in `rate` of each cloud, rounded down, and at least one."""
         return Packing(tuple(max(count // rate, 1) for count in self.counts))
 
-    def starts(self, device: torch.device) -> Int[Tensor, "B+1"]:
+    def starts(self, device: torch.device) -> Int[Tensor, "starts"]:
         if self.even:
             return torch.arange(len(self.counts) + 1, device=device) * self.even
         starts = [0]
