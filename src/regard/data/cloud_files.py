@@ -14,6 +14,7 @@ A mesh becomes a cloud by points that are drawn on its faces; one whose vertices
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -47,20 +48,25 @@ _FOREIGN = {
     b"\xff\xd8\xff": "a picture", b"%PDF-": "a PDF",
 }  # fmt: skip
 """What a file may be instead of a cloud."""
+_VERTEX = re.compile(rb"^v[ \t]+[-+.\d]", re.MULTILINE)
+LOOKED_AT = 1 << 16
+"""bytes in which an OBJ has its first vertex"""
 
 
 def read_cloud(
-    source: str | bytes, seed: int = 0, points: int = LEAST, columns: Columns | None = None, place: Place | None = None
-) -> Cloud:
+    source: str | bytes, seed: int = 0, points: int = LEAST, columns: Columns | None = None, place: Place | None = None,
+    name: str = "",
+) -> Cloud:  # fmt: skip
     """The cloud of a file, of its bytes, or of the name of one that is made (`solids#part=test,number=3`).
 
     Of a mesh so many `points` are drawn, a pure function of the `seed`. `columns` says what is called how in the file, as
-    {"label": "scalar_Class"}, or where it stands from 0. `place` is named in errors where bytes lie in a table."""
+    {"label": "scalar_Class"}, or where it stands from 0. Where bytes lie in a table, `place` is named in errors, and `name` is
+    what the file was called, whose ending tells formats that begin like others."""
     path, line = place or (source if isinstance(source, str) else "a cloud", None)
     if isinstance(source, str) and (made := _made(source)) is not None:
         return made
     content = source if isinstance(source, bytes) else _content(source, path, line)
-    ending = os.path.splitext(source)[1].lower() if isinstance(source, str) else ""
+    ending = os.path.splitext(source if isinstance(source, str) else name)[1].lower()
     try:
         raw = _READERS[_format(content, ending)](content, columns)
         if raw.faces is not None:
@@ -112,4 +118,4 @@ def _format(content: bytes, ending: str) -> str:
         return ending
     if ending:
         raise Wrong(f"the ending '{ending}' is of no known cloud.", f"Known are {', '.join(ENDINGS)}.")
-    return ".off" if b"OFF" in first[:8] else ".obj" if first[:2] in (b"v ", b"o ", b"g ") else ".xyz"
+    return ".off" if b"OFF" in first[:8] else ".obj" if _VERTEX.search(content[:LOOKED_AT]) else ".xyz"

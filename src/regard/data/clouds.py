@@ -80,7 +80,10 @@ class CloudFile:
 
     def read(self, seed: int = 0, points: int = LEAST) -> Cloud:
         """What it holds; of a mesh so many points are drawn."""
-        return read_cloud(self.content or self.source, seed, points, dict(self.columns) or None, self.place)
+        said = dict(self.columns) or None
+        if self.content:
+            return read_cloud(self.content, seed, points, said, self.place, self.source)
+        return read_cloud(self.source, seed, points, said)
 
 
 def iterate_clouds(data: Sequence[str], columns: Columns = None) -> Stream:
