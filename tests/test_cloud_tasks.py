@@ -33,7 +33,13 @@ from regard.tasks.partition import right_of
 from regard.waists import IGNORE, Batch
 from tiny import near, noisy
 
-SIZES: dict[str, Any] = {"widths": (8, 16, 24), "blocks": (1, 2, 1), "rates": (1, 3, 2), "neighbours": (4, 5, 3), "shares": 4}
+SIZES: dict[str, Any] = {
+    "widths": (8, 16, 24),
+    "blocks": (1, 2, 1),
+    "rates": (1, 3, 2),
+    "neighbours": (4, 5, 3),
+    "shares": 4,
+}
 LABELS = {"classify": ("ball", "box", "cone"), "segment": ("floor", "wall", "table", "chair", "lamp")}
 ROOM = "rooms#part=test,points=700,number=1"
 SMALL = (
@@ -61,7 +67,9 @@ def cloud(many: int = 90, colours: bool = False) -> Cloud:
 
 def train(task: str, data: str, out: Path, *settings: str, **more: Any) -> Model:
     said = io.StringIO()
-    model = regard.train(task, data, out=out, settings=[*SMALL, *settings], console=Console(file=said), device="cpu", **more)
+    model = regard.train(
+        task, data, out=out, settings=[*SMALL, *settings], console=Console(file=said), device="cpu", **more
+    )
     (out / "said.txt").write_text(said.getvalue())
     return model
 
@@ -70,7 +78,9 @@ def train(task: str, data: str, out: Path, *settings: str, **more: Any) -> Model
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each task on clouds that are made by their names."""
     folder = tmp_path_factory.mktemp("runs")
-    train("classify", "solids#samples=40,points=96", folder / "classify", valid="solids#part=valid,samples=20,points=96")
+    train(
+        "classify", "solids#samples=40,points=96", folder / "classify", valid="solids#part=valid,samples=20,points=96"
+    )
     train("segment", "rooms#samples=8,points=300", folder / "segment", valid="rooms#part=valid,samples=3,points=300")
     return {"classify": folder / "classify", "segment": folder / "segment"}
 
@@ -83,9 +93,10 @@ def scans(tmp_path: Path) -> Path:
         points = RANDOM.normal(size=(40, 3)).astype(np.float32)
         points = points * (1, 1, 0.05) if kind == "flat" else points / np.linalg.norm(points, axis=1, keepdims=True)
         labels = (points[:, 0] > 0).astype(np.int64)
-        (tmp_path / kind).mkdir(exist_ok=True)
-        write_ply(tmp_path / kind / f"{number:02}.ply", Cloud(points.astype(np.float32)), labels)
-    return tmp_path
+        folder = tmp_path / "scans" / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        write_ply(folder / f"{number:02}.ply", Cloud(points.astype(np.float32)), labels)
+    return tmp_path / "scans"
 
 
 # -- what kind of data it is
@@ -96,7 +107,7 @@ def test_clouds_are_known_by_the_model_by_names_and_by_their_files(scans: Path, 
     assert task_for("classify", "vit-tiny", ["solids"], None).reads == "pictures"
     for name, data in (("classify", "solids"), ("segment", "rooms#samples=3"), ("classify", str(scans))):
         assert task_for(name, None, [data], None) is GATHERING[name]
-    (tmp_path / "table.csv").write_text("cloud,label\nflat/00.ply,flat\n")
+    (tmp_path / "table.csv").write_text("cloud,label\nscans/flat/00.ply,flat\n")
     assert task_for("classify", None, [str(tmp_path / "table.csv")], None).reads == "points"
     assert task_for("classify", None, ["a.csv"], {"cloud": "file"}).reads == "points"
     assert task_for("segment", None, ["nothing.csv"], None).reads == "pictures"
@@ -250,7 +261,13 @@ def test_arrays_files_and_clouds_are_answered_alike(tmp_path: Path) -> None:
     write_ply(tmp_path / "it.ply", whole)
     array = np.concatenate([whole.places, whole.colours / 255], 1)
     right = model.answer(whole).scores
-    for item in (str(tmp_path / "it.ply"), tmp_path / "it.ply", (tmp_path / "it.ply").read_bytes(), array, torch.tensor(array)):
+    for item in (
+        str(tmp_path / "it.ply"),
+        tmp_path / "it.ply",
+        (tmp_path / "it.ply").read_bytes(),
+        array,
+        torch.tensor(array),
+    ):
         assert np.allclose(model.answer(item).scores, right, atol=1e-5), type(item)
     assert len(model.answer([whole, whole])) == 2
 
@@ -283,7 +300,7 @@ def test_every_point_of_a_scene_has_a_class_however_it_is_cut_up() -> None:
         model = made("segment", points)
         answer = model.answer(scene)
         said, sure = answer.extra["classes"], answer.extra["sure"]
-        assert len(said) == len(sure) == len(scene) and 0 <= said.min() and said.max() < 5
+        assert len(said) == len(sure) == len(scene) and said.min() >= 0 and said.max() < 5
         assert abs(sum(answer.value.values()) - 1) < 1e-3 and float(sure.min()) >= 0.2 - 1e-6
 
 
@@ -342,7 +359,9 @@ def test_a_run_learns_from_clouds_that_are_made(task: str, runs: dict[str, Path]
     assert Points.load(run) == model.reader and model.config.inputs == 3 * len(model.reader.features) > 0
     assert (run / {"classify": "confusion.png", "segment": "clouds.png"}[task]).exists()
     card = (run / "README.md").read_text()
-    assert "| data.points" in card and "| train.clouds" in card and "| data.crop" not in card and "regard explain" in card
+    assert (
+        "| data.points" in card and "| train.clouds" in card and "| data.crop" not in card and "regard explain" in card
+    )
     assert evaluate(run, device="cpu").scores == {"loss": pytest.approx(facts(run)["best"]["loss"], abs=1e-4), **scores}
     said = (run / "said.txt").read_text()
     assert "64 points of each are read with" in said and "4 clouds a grain" in said
@@ -402,7 +421,11 @@ def test_answers_to_files_are_left_as_labelled_clouds_and_pages(runs: dict[str, 
     answer = model.answer(ROOM)
     left = model.task.leave("it", answer, tmp_path)
     found = read_cloud(left["cloud"])
-    assert found.labels is not None and (found.labels == answer.extra["classes"]).all() and found.classes == LABELS["segment"]
+    assert (
+        found.labels is not None
+        and (found.labels == answer.extra["classes"]).all()
+        and found.classes == LABELS["segment"]
+    )
     assert np.allclose(found.places, scene.places, atol=1e-6) and "point accuracy" in Path(left["page"]).read_text()
     strange = model.answer(replace(scene, labels=np.full(len(scene), 77), classes=()))
     assert "right" not in strange.extra, "labels that mean something else are no truth"

@@ -43,6 +43,7 @@ class Discern(Naming, Clouded):
 
     def logits(self, model: Asked, batch: Batch) -> Tensor:
         """(B, classes)"""
+        self.headed(model)
         return self.read(model, model.body(batch))
 
     def read(self, model: Asked, states: States) -> Tensor:

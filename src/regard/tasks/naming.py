@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.data.settings import Data
 from regard.data.tables import BETWEEN
 from regard.decode.settings import Decode
-from regard.errors import DataError, RegardError
+from regard.errors import DataError
 from regard.tasks.asked import Asked
 from regard.tasks.classify import SAID, drawn, each_of, labels_of, scored, scored_several
 from regard.tasks.heads import numbered
@@ -54,11 +54,6 @@ class Naming(Opened):
     def right(self, encoded: Encoded, rows: np.ndarray) -> Tensor:
         """(B,) the numbers of the classes."""
         return torch.tensor([int(encoded.sides["label"][int(number)][0]) for number in numbers_of(rows)])
-
-    def headed(self, model: Asked) -> Any:
-        if model.head is None:
-            raise RegardError("this model has no head to classify yet: train it for classes of your own.")
-        return model.head
 
     def chances(self, model: Asked, logits: Tensor) -> Tensor:
         return logits.sigmoid() if tells_several(model) else logits.softmax(-1)

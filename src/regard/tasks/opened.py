@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from regard.data.plan import Shape
-from regard.errors import DataError
+from regard.errors import DataError, RegardError
+from regard.tasks.asked import Asked
 from regard.tasks.task import Encoded, Task
 from regard.waists import Batch
 
@@ -84,6 +85,11 @@ class Opened(Task):
             )
         chosen = [fine[place % len(fine)] if place not in fine else place for place in range(len(rows))]
         return np.stack([rows[chosen, 0], rows[:, 1]], axis=1)
+
+    def headed(self, model: Asked) -> Any:
+        if model.head is None:
+            raise RegardError(f"this model has no head to {self.name} yet: train it for classes of your own.")
+        return model.head
 
     def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
         """Validation samples are all read once before the first step, so that none stops it later; most are kept."""

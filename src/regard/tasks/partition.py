@@ -23,7 +23,7 @@ from regard.data.masks import Classes
 from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.decode.settings import Decode
-from regard.errors import DataError, RegardError
+from regard.errors import DataError
 from regard.inputs.pieces import Votes, parts
 from regard.inputs.points import Points
 from regard.nn.loss import cross_entropy
@@ -127,13 +127,12 @@ class Partition(Clouded):
 
     def logits(self, model: Asked, batch: Batch) -> Tensor:
         """(B, N, classes), or (1, N, classes) of clouds that are packed."""
+        self.headed(model)
         said = self.read(model, model.body(batch))
         return said if batch.offsets is not None else said.view(*batch.x.shape[:2], -1)
 
     def read(self, model: Asked, states: States) -> Tensor:
-        if model.head is None:
-            raise RegardError("this model has no head to segment yet: train it for classes of your own.")
-        return model.head(states.sequence)
+        return self.headed(model)(states.sequence)
 
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
