@@ -15,6 +15,7 @@ from rich.console import Console
 
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
+from gatherers import LABELS, RANDOM, cloud, made
 from regard.data.cloud import Cloud
 from regard.data.cloud_files import read_cloud
 from regard.data.clouds import CloudFile
@@ -23,7 +24,7 @@ from regard.data.settings import Data
 from regard.data.shelf import Shelf, bytes_of
 from regard.errors import DataError, RegardError, SettingError
 from regard.inputs.points import Points
-from regard.model import Identity, Model, assemble
+from regard.model import Model
 from regard.runs.evaluating import evaluate
 from regard.runs.kinds import task_for
 from regard.systems import find_system
@@ -31,16 +32,8 @@ from regard.tasks import GATHERING, find_task, means
 from regard.tasks.clouded import file_of, packed, packs, row_of_cloud
 from regard.tasks.partition import right_of
 from regard.waists import IGNORE, Batch
-from tiny import near, noisy
+from tiny import near
 
-SIZES: dict[str, Any] = {
-    "widths": (8, 16, 24),
-    "blocks": (1, 2, 1),
-    "rates": (1, 3, 2),
-    "neighbours": (4, 5, 3),
-    "shares": 4,
-}
-LABELS = {"classify": ("ball", "box", "cone"), "segment": ("floor", "wall", "table", "chair", "lamp")}
 ROOM = "rooms#part=test,points=700,number=1"
 SMALL = (
     "model.widths=8,16", "model.blocks=1,1", "model.rates=1,4", "model.neighbours=4,4", "model.shares=4", "train.passes=0",
@@ -48,21 +41,6 @@ SMALL = (
     "train.precision=float32",
 )  # fmt: skip
 both = pytest.mark.parametrize("task", GATHERING)
-RANDOM = np.random.default_rng(5)
-
-
-def made(task: str, points: Points | None = None, **changes: Any) -> Model:
-    """A noisy model of a task, in float64."""
-    chosen, system = find_task(task, "points"), find_system("point")
-    points = Points(0, "unit") if points is None else points
-    config = chosen.bodied(replace(system.config(), **{**SIZES, "inputs": points.width - 3, **changes}))
-    model: Model = noisy(assemble(Identity(system, config, chosen, labels=LABELS[task], source="tiny"), points))
-    return model
-
-
-def cloud(many: int = 90, colours: bool = False) -> Cloud:
-    places = RANDOM.normal(size=(many, 3)).astype(np.float32)
-    return Cloud(places, RANDOM.integers(0, 256, (many, 3), dtype=np.uint8) if colours else None)
 
 
 def train(task: str, data: str, out: Path, *settings: str, **more: Any) -> Model:

@@ -180,7 +180,7 @@ class Stage {
     const f = [-flat * Math.cos(turn), -flat * Math.sin(turn), -Math.sin(tilt)], r = [-Math.sin(turn), Math.cos(turn), 0];
     const u = [r[1] * f[2] - r[2] * f[1], r[2] * f[0] - r[0] * f[2], r[0] * f[1] - r[1] * f[0]];
     const ratio = this.wide / this.high, narrow = Math.min(ratio, 1), p = this.places;
-    const size = 1.25 * this.grain * this.spacing * FOCAL * this.canvas.height / 2 * narrow, view = { axes: [r, u, f], centre, far, ratio, size, dots: this.dots, depths: [NEAR, far + REACH] };
+    const size = 1.1 * this.grain * this.spacing * FOCAL * this.canvas.height / 2 * narrow, view = { axes: [r, u, f], centre, far, ratio, size, dots: this.dots, depths: [NEAR, far + REACH] };
     if (narrow < 1) view.far = far / narrow, view.size = size / narrow, view.depths = [NEAR, view.far + REACH];
     // Shares of the width and the height, and the distance, always in the same three numbers.
     const found = new Float64Array(3);

@@ -105,10 +105,13 @@ def tilted(sides: Floats, up: str) -> float:
 
 
 def spacing(places: Floats, longest: float) -> float:
-    """About how far points lie from their neighbours, as if they were spread over a surface."""
-    cells = 48
-    at = np.floor((places - places.min(0)) / longest * (cells - 1e-6)).astype(np.int64)
-    covered = len(np.unique(at @ np.array([cells**2, cells, 1])))
+    """About how far points lie from their neighbours, as if they were spread over a surface: by the cells of a grid that they
+    cover, which is so coarse that a cell has a few of them."""
+    for cells in (64, 32, 16, 8, 4, 2):
+        at = np.floor((places - places.min(0)) / longest * (cells - 1e-6)).astype(np.int64)
+        covered = len(np.unique(at @ np.array([cells**2, cells, 1])))
+        if len(places) >= 3 * covered:
+            break
     return longest * max(math.sqrt(covered / len(places)) / cells, 1e-4)
 
 
@@ -188,7 +191,7 @@ def still(
     deep = at @ ahead + far
     seen = np.stack([at @ across, at @ np.cross(ahead, across)], 1) / deep[:, None]
     first, last = seen.min(0), seen.max(0)
-    scale = 0.92 * side / (float((last - first).max()) or 1.0)  # as large as fits
+    scale = 0.92 * side / max(float((last - first).max()), 1e-3)  # as large as fits
     x, y = (side / 2 + scale * (seen - (first + last) / 2)).T
     apart = 2 * spacing(places, float((high - low).max()) or 1.0) / diagonal
     radius = np.clip(0.75 * apart * scale / deep * (1.0 if larger is None else larger), 0.7, side / 40)

@@ -91,4 +91,4 @@ stage.after = (pen, at) => {
 };
 dark.addEventListener("change", show);
 if (said) for (const [name, on] of [["plain", false], ["classes", true]]) option(find("#ways"), name, () => { state.classes = on; show(); }).dataset.on = on;
-stage.grain = stage.usual = 0.6; stage.far *= 0.5; show();
+stage.grain = stage.usual = 0.4; stage.far *= 0.5; show();

@@ -114,10 +114,11 @@ def _listed(task: Any, entry: str, columns: Mapping[str, str] | None) -> Iterato
         path = sample.path
         yield from (Given(None, path, found.pop(0)) for _ in range(len(found)))
         if isinstance(sample, task.sample):
-            inside = f"{Path(path).stem}-{sample.line}"
-            yield Given(
-                sample.content or sample.source, f"{path}, row {sample.line}", name=inside if sample.content else ""
-            )
+            inside = f"{Path(path).stem}-{sample.line}" if sample.content else ""
+            where = (
+                "" if sample.source == entry else f"{path}, row {sample.line}"
+            )  # a table of points is a cloud itself
+            yield Given(sample.content or sample.source, where, name=inside)
     yield from (Given(None, entry, error) for error in found)
 
 

@@ -67,7 +67,6 @@ class Clouded(Opened):
     model = "point-tiny"
     suffixes = ENDINGS
     learning = "looking at what is known of the points"
-    tables: ClassVar[tuple[str, ...]] = tuple(name for name in Opened.tables if name not in ENDINGS)
     reader_files: ClassVar[tuple[str, ...]] = (FILE,)
     heeds: ClassVar[tuple[str, ...]] = (
         "train.clouds", "data.points", "data.frame", "data.voxel", "data.block", "data.up", "data.features", *SHAKEN,
