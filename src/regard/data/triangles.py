@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.cloud import Raw, Wrong
+from regard.data.cloud import FAR, Raw, Wrong
 
 LEAST = 4096
 """points that are drawn of a mesh where nobody says how many"""
@@ -76,9 +76,9 @@ def sampled(raw: Raw, many: int, seed: int) -> Raw:
     assert raw.faces is not None
     places = raw.places.astype(np.float64)
     # about the middle: a product of far-away coordinates would lose the digits that tell them apart
-    fine = np.isfinite(places).all(axis=1)
+    fine: NDArray[np.bool_] = np.all(np.abs(places) <= FAR, axis=1)
     middle = places[fine].mean(axis=0) if fine.any() else np.zeros(3)
-    sizes, normals = areas(places - middle, raw.faces)
+    sizes, normals = areas(np.where(fine[:, None], places - middle, np.nan), raw.faces)
     if not sizes.any():
         return Raw(raw.places, raw.colours, raw.normals, raw.labels, raw.classes)
     chosen, weights = spread(sizes, many, np.random.default_rng(seed))
