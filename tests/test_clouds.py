@@ -124,7 +124,7 @@ def test_columns_of_a_table_are_chosen_and_clouds_may_lie_beside(tmp_path: Path)
     (tmp_path / "t.csv").write_text("art,was\nx,a.ply\n")
     (item,) = iterate_clouds([str(tmp_path / "t.csv")], {"cloud": "was", "label": "art"})
     assert isinstance(item, CloudFile) and item.label == "x" and item.columns == () and len(item.read()) == 20
-    with pytest.raises(UnknownName, match="unknown column choice 'colud'. Did you mean 'cloud'"):
+    with pytest.raises(UnknownName, match=r"unknown column choice 'colud'. Did you mean 'cloud'"):
         list(iterate_clouds([str(tmp_path / "t.csv")], {"colud": "was"}))
 
 
