@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from regard.data.cloud_files import ENDINGS, read_cloud
-from regard.errors import DataError, RegardError
+from regard.errors import DataError
 
 CUBE = """OFF
 8 6 0
@@ -252,7 +252,9 @@ def test_a_wrong_glb_file_is_refused_and_trimesh_says_nothing_itself(tmp_path: P
 def test_without_trimesh_the_extra_is_named_and_points_are_read(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "trimesh", None)
     (tmp_path / "a.glb").write_bytes(b"glTF" * 20)
-    with pytest.raises(RegardError, match=r"read by trimesh, which is not installed.*pip install 'regard\[clouds\]'"):
+    with pytest.raises(
+        DataError, match=r"a\.glb: \.glb is read by trimesh, which is not installed.*pip install 'regard\[clouds\]'"
+    ):
         read_cloud(str(tmp_path / "a.glb"))
     assert at(CUBE, ".off", tmp_path).sampled and len(at("1 2 3\n4 5 6\n", ".xyz", tmp_path)) == 2
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from regard.data.cloud import LIMIT, Raw, Wrong
 from regard.data.numbers import decoded, rows_of
 from regard.data.triangles import fans
-from regard.errors import RegardError
 
 INSTALL = "pip install 'regard[clouds]'"
 _OFF = re.compile(r"(ST)?(C)?(N)?OFF(?![A-Za-z])\s*(.*)")
@@ -207,7 +206,7 @@ def read_glb(content: bytes) -> Raw:
     try:
         import trimesh
     except ImportError as error:
-        raise RegardError(f".glb is read by trimesh, which is not installed. Install it: {INSTALL}") from error
+        raise Wrong(".glb is read by trimesh, which is not installed.", f"Install it: {INSTALL}") from error
     logging.getLogger("trimesh").addHandler(logging.NullHandler())  # what it says of damaged files is said here
     try:
         with _alone, warnings.catch_warnings():
