@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from regard.data.cloud_files import ENDINGS, read_cloud
-from regard.errors import DataError, RegardError
+from regard.errors import DataError
 
 CUBE = """OFF
 8 6 0
@@ -107,6 +107,10 @@ def test_a_wrong_off_file_is_refused_by_its_line(text: str, said: str, tmp_path:
     refused(text, ".off", said, tmp_path)
 
 
+FACET = (
+    "solid a\nfacet normal 0 0 1\nouter loop\nvertex 1 0 0\nvertex 2 0 0\nvertex 1 2 0\nendloop\nendfacet\nendsolid a\n"
+)
+
 OBJ = """# a cube
 mtllib cube.mtl
 o cube
@@ -162,6 +166,11 @@ def test_a_wrong_obj_file_is_refused_by_its_line(text: str, said: str, tmp_path:
     refused(text, ".obj", said, tmp_path)
 
 
+def test_an_stl_file_as_text_is_read(tmp_path: Path) -> None:
+    cloud = at(FACET, ".stl", tmp_path, points=300)
+    assert cloud.sampled and cloud.places[:, 0].min() >= 1 and (cloud.normals == [0, 0, 1]).all()
+
+
 def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
     """Two triangles of areas 1 and 3, and one that is a line: shares as of a fair die, and even inside each."""
     text = "OFF\n6 4 0\n0 0 0\n2 0 0\n0 1 0\n0 0 5\n2 0 5\n0 3 5\n3 0 1 2\n3 3 4 5\n3 0 1 1\n3 2 2 2\n"
@@ -186,6 +195,12 @@ def test_sampling_is_a_pure_function_of_the_seed(tmp_path: Path) -> None:
 def test_a_mesh_without_area_is_its_vertices(tmp_path: Path) -> None:
     cloud = at("OFF\n3 1 0\n0 0 0\n1 1 1\n2 2 2\n3 0 1 2\n", ".off", tmp_path)
     assert len(cloud) == 3 and not cloud.sampled
+
+
+def test_a_corner_that_is_nowhere_takes_its_faces_away_and_no_others(tmp_path: Path) -> None:
+    for word in ("nan", "inf", "1e38"):
+        cloud = at(CUBE.replace("1 1 1\n", f"1 1 {word}\n"), ".off", tmp_path, points=600)
+        assert set(on_cube(cloud.places)) == {0, 1, 2, 4} and len(cloud) == 600 and cloud.dropped == 0
 
 
 def test_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
@@ -214,20 +229,33 @@ def test_meshes_that_trimesh_writes_are_read(kind: str, tmp_path: Path) -> None:
     [
         (b"x" * 80 + struct.pack("<I", 4_000_000_000) + b"\0" * 200, ".stl", "promises 4,000,000,000 triangles, and 200 bytes"),
         (b"x" * 40, ".stl", "promises 0 triangles, and 0 bytes follow"),
-        (b"solid a\nfacet normal 0 0 1\nouter loop\nvertex 1 2\n", ".stl", "is damaged, or no STL file|holds no"),
-        (b"glTF\2\0\0\0\xff\xff\xff\xff", ".glb", "is damaged, or no GLB file"),
+        (b"x" * 80 + b"\0" * 4, ".stl", "holds no triangles"),
+        (b"solid a\nfacet normal 0 0 1\nouter loop\nvertex 1 2 3\n", ".stl", "line 5: ends within a triangle"),
+        (b"solid a\nfacet normal 0 0 1\nvertex 1 2 3\nendfacet\n", ".stl", "line 4: the triangle that ends here has 1 corners"),
+        (FACET.replace("1 0 0", "1 o 0").encode(), ".stl", "line 4: 'o' is no number"),
+        (FACET.replace("1 0 0", "").encode(), ".stl", "line 4: 0 numbers stand here, and a corner has 3"),
+        (b"solid a\nfacetted\n", ".stl", "holds no triangles"),
     ],
-)
-def test_what_trimesh_cannot_read_is_refused_by_name(content: bytes, ending: str, said: str, tmp_path: Path) -> None:
-    pytest.importorskip("trimesh")
+)  # fmt: skip
+def test_a_wrong_stl_file_is_refused(content: bytes, ending: str, said: str, tmp_path: Path) -> None:
     refused(content, ending, said, tmp_path)
+
+
+def test_a_wrong_glb_file_is_refused_and_trimesh_says_nothing_itself(tmp_path: Path, capfd: Any) -> None:
+    trimesh = pytest.importorskip("trimesh")
+    good = trimesh.creation.box().export(file_type="glb")
+    for content in (b"glTF\2\0\0\0\xff\xff\xff\xff", good[:-60], good[:200] + b"\xff" * 40 + good[240:]):
+        refused(content, ".glb", "is damaged, or no GLB file|holds no vertices", tmp_path)
+    assert capfd.readouterr().err == ""
 
 
 def test_without_trimesh_the_extra_is_named_and_points_are_read(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "trimesh", None)
-    (tmp_path / "a.stl").write_bytes(b"x" * 84)
-    with pytest.raises(RegardError, match=r"read by trimesh, which is not installed.*pip install 'regard\[clouds\]'"):
-        read_cloud(str(tmp_path / "a.stl"))
+    (tmp_path / "a.glb").write_bytes(b"glTF" * 20)
+    with pytest.raises(
+        DataError, match=r"a\.glb: \.glb is read by trimesh, which is not installed.*pip install 'regard\[clouds\]'"
+    ):
+        read_cloud(str(tmp_path / "a.glb"))
     assert at(CUBE, ".off", tmp_path).sampled and len(at("1 2 3\n4 5 6\n", ".xyz", tmp_path)) == 2
 
 
@@ -296,7 +324,9 @@ def test_columns_are_told_by_their_number_and_values(columns: Any, has: str, tmp
             letter in has for letter in "cnl"
         )
         if "c" in has:
-            np.testing.assert_allclose(cloud.colours[:, 0], RED * (255 / 248 if columns[3] is SHARES[0] else 1), atol=0.51)
+            np.testing.assert_allclose(
+                cloud.colours[:, 0], RED * (255 / 248 if columns[3] is SHARES[0] else 1), atol=0.51
+            )
         if "n" in has:
             np.testing.assert_allclose(cloud.normals, np.stack(UP, axis=1), atol=1e-6)
         if "l" in has:
@@ -354,12 +384,17 @@ def test_wrong_lines_are_refused_by_their_number(text: Any, said: str, tmp_path:
 
 
 def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    refused("1 2 3\n", ".xyz", r"has no column 7, which is to be its label\. Columns count from 0, to 2", tmp_path, columns={"label": "7"})  # fmt: skip
+    said = r"has no column 7, which is to be its label\. Columns count from 0, to 2"
+    refused("1 2 3\n", ".xyz", said, tmp_path, columns={"label": "7"})
     refused("1 2 3\n", ".xyz", "has no heading, and 'class' is to be its label", tmp_path, columns={"label": "class"})
 
 
 def test_points_that_are_nowhere_are_dropped_with_what_belongs_to_them(tmp_path: Path) -> None:
-    cloud = at("x y z r g b label\n1 2 3 9 9 9 1\nnan 2 3 8 8 8 2\n4 inf 6 7 7 7 3\n7 8 1e38 0 0 0 4\n4 5 6 6 6 6 5", ".txt", tmp_path)
+    cloud = at(
+        "x y z r g b label\n1 2 3 9 9 9 1\nnan 2 3 8 8 8 2\n4 inf 6 7 7 7 3\n7 8 1e38 0 0 0 4\n4 5 6 6 6 6 5",
+        ".txt",
+        tmp_path,
+    )
     np.testing.assert_array_equal(cloud.places, [[1, 2, 3], [4, 5, 6]])
     assert cloud.dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colours[:, 0].tolist() == [9, 6]
 
@@ -381,7 +416,10 @@ def test_arrays_of_any_kind_of_number_are_points(tmp_path: Path) -> None:
 
 
 def test_named_fields_are_read_as_properties(tmp_path: Path) -> None:
-    table = np.zeros(5, dtype=[("y", "f4"), ("x", "f8"), ("z", "f4"), ("Classification", "u1"), ("r", "u2"), ("g", "u2"), ("b", "u2")])
+    table = np.zeros(
+        5,
+        dtype=[("y", "f4"), ("x", "f8"), ("z", "f4"), ("Classification", "u1"), ("r", "u2"), ("g", "u2"), ("b", "u2")],
+    )
     table["x"], table["Classification"], table["r"] = np.arange(5), 3, 65535
     np.save(tmp_path / "a.npy", table)
     cloud = read_cloud(str(tmp_path / "a.npy"))
@@ -399,7 +437,9 @@ def test_an_archive_has_an_array_for_each_thing(name: str, tmp_path: Path) -> No
     random = np.random.default_rng(0)
     places, colours = random.normal(size=(7, 3)), random.random((7, 4))
     labels = np.arange(7)[:, None]
-    path = packed(tmp_path / "a.npz", **{name: places}, colors=colours, normals=places, labels=labels, classes=["a", "b"])
+    path = packed(
+        tmp_path / "a.npz", **{name: places}, colors=colours, normals=places, labels=labels, classes=["a", "b"]
+    )
     cloud = read_cloud(path)
     np.testing.assert_allclose(cloud.places, places, rtol=1e-6)
     np.testing.assert_allclose(cloud.colours, colours[:, :3] * 255, atol=0.5)  # type: ignore[arg-type]
@@ -467,14 +507,23 @@ def test_damaged_arrays_are_refused_and_never_unpickled(content: bytes, ending: 
 
 
 def test_what_is_no_file_is_said(tmp_path: Path) -> None:
-    for path, said in ((tmp_path / "none.ply", "there is no such file"), (tmp_path, "is a folder, and a cloud is wanted")):
+    for path, said in (
+        (tmp_path / "none.ply", "there is no such file"),
+        (tmp_path, "is a folder, and a cloud is wanted"),
+    ):
         with pytest.raises(DataError, match=said):
             read_cloud(str(path))
     refused("1 2 3", ".cld", r"the ending '\.cld' is of no known cloud. Known are \.ply", tmp_path)
 
 
 def test_bytes_are_told_by_what_they_begin_with() -> None:
-    for content, many in ((GOOD, 4), (zipped(points=GOOD), 4), (CUBE.encode(), 4096), (OBJ.encode()[9:], 4096), (b"1 2 3", 1)):
+    for content, many in (
+        (GOOD, 4),
+        (zipped(points=GOOD), 4),
+        (CUBE.encode(), 4096),
+        (OBJ.encode()[9:], 4096),
+        (b"1 2 3", 1),
+    ):
         assert len(read_cloud(content)) == many
     with pytest.raises(DataError, match=r"t\.parquet, line 7: holds no points"):
         read_cloud(npy(np.zeros((0, 3))), place=("t.parquet", 7))
@@ -483,9 +532,21 @@ def test_bytes_are_told_by_what_they_begin_with() -> None:
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_no_garbage_makes_anything_but_an_error_that_names_the_file(ending: str, tmp_path: Path) -> None:
     random = np.random.default_rng(7)
-    heads = [b"", b"ply\n", b"OFF\n3 1 0\n", GOOD[:100], zipped(points=GOOD)[:80], b"glTF\2\0\0\0", b"solid x\nfacet ", b"v 1 2 3\nf "]
+    heads = [
+        b"",
+        b"ply\n",
+        b"OFF\n3 1 0\n",
+        GOOD[:100],
+        zipped(points=GOOD)[:80],
+        b"glTF\2\0\0\0",
+        b"solid x\nfacet ",
+        b"v 1 2 3\nf ",
+    ]
     for number in range(40):
-        content = heads[number % len(heads)] + random.integers(0, 256, int(random.integers(0, 400))).astype(np.uint8).tobytes()
+        content = (
+            heads[number % len(heads)]
+            + random.integers(0, 256, int(random.integers(0, 400))).astype(np.uint8).tobytes()
+        )
         path = tmp_path / f"bad{ending}"
         path.write_bytes(content)
         try:

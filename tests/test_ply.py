@@ -35,7 +35,13 @@ def bare(many: int = 10) -> dict[str, np.ndarray]:
 def ply(columns: dict[str, np.ndarray], order: str, faces: list[list[int]] | None = None, end: str = "\n") -> bytes:
     """As another program would write it."""
     many = len(next(iter(columns.values())))
-    head = ["ply", f"format {ORDERS[order]} 1.0", "comment made by a test", "obj_info nothing", f"element vertex {many}"]
+    head = [
+        "ply",
+        f"format {ORDERS[order]} 1.0",
+        "comment made by a test",
+        "obj_info nothing",
+        f"element vertex {many}",
+    ]
     head += [f"property {WORDS[values.dtype.str[1:]]} {name}" for name, values in columns.items()]
     if faces is not None:
         head += [f"element face {len(faces)}", "property list uchar int vertex_indices"]
@@ -67,7 +73,9 @@ def test_points_are_read_as_they_were_written(order: str, end: str) -> None:
     assert cloud.dropped == 0 and not cloud.sampled and not cloud.origin.any()
 
 
-@pytest.mark.parametrize("name", ["label", "class", "Classification", "scalar_Label", "scalar_Classification", "semantic"])
+@pytest.mark.parametrize(
+    "name", ["label", "class", "Classification", "scalar_Label", "scalar_Classification", "semantic"]
+)
 def test_a_label_is_known_by_its_usual_names(name: str) -> None:
     made = points()
     made[name] = made.pop("label").astype("f4")
@@ -202,7 +210,9 @@ def test_far_away_places_come_back_where_they_were(tmp_path: Path) -> None:
     world = np.array([4.5e5, 5.4e6, 100.0]) + np.random.default_rng(2).uniform(-20, 20, (100, 3))
     cloud = read_cloud(ply({name: world[:, place] for place, name in enumerate("xyz")}, "<"))
     assert cloud.origin.any() and np.abs(cloud.places).max() < 41
-    np.testing.assert_allclose(cloud.world, world, rtol=0, atol=2e-6)  # float32 alone would be off by a quarter of a metre
+    np.testing.assert_allclose(
+        cloud.world, world, rtol=0, atol=2e-6
+    )  # float32 alone would be off by a quarter of a metre
     write_ply(tmp_path / "a.ply", cloud, np.zeros(100))
     np.testing.assert_allclose(read_cloud(str(tmp_path / "a.ply")).world, world, rtol=0, atol=4e-6)
 

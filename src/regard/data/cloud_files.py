@@ -3,8 +3,8 @@
 | ending                        | what it is                                                     |
 |-------------------------------|----------------------------------------------------------------|
 | .ply                          | points or a mesh, with any properties                          |
-| .off, .obj                    | a mesh, as text                                                |
-| .stl, .glb                    | a mesh, by trimesh (`pip install 'regard[clouds]'`)            |
+| .off, .obj, .stl              | a mesh                                                         |
+| .glb                          | a mesh, by trimesh (`pip install 'regard[clouds]'`)            |
 | .xyz, .txt, .pts, .asc, .csv  | a point a line                                                 |
 | .npy, .npz                    | arrays of NumPy                                                |
 
@@ -18,8 +18,10 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from regard.data.cloud import Cloud, Columns, Place, Raw, Wrong, settled
-from regard.data.meshes import read_obj, read_off, read_other
+from regard.data.meshes import read_glb, read_obj, read_off, read_stl
 from regard.data.ply import read_ply
 from regard.data.point_arrays import MAGIC, read_npy, read_npz
 from regard.data.point_text import read_points
@@ -33,8 +35,8 @@ _READERS: dict[str, Callable[[bytes, Columns | None], Raw]] = {
     ".ply": read_ply,
     ".off": lambda content, columns: read_off(content),
     ".obj": lambda content, columns: read_obj(content),
-    ".stl": lambda content, columns: read_other(content, "stl"),
-    ".glb": lambda content, columns: read_other(content, "glb"),
+    ".stl": lambda content, columns: read_stl(content),
+    ".glb": lambda content, columns: read_glb(content),
     **{ending: partial(read_points, ending=ending) for ending in TEXTS},
     ".npy": read_npy,
     ".npz": read_npz,
@@ -68,10 +70,9 @@ def read_cloud(
     content = source if isinstance(source, bytes) else _content(source, path, line)
     ending = os.path.splitext(source if isinstance(source, str) else name)[1].lower()
     try:
-        raw = _READERS[_format(content, ending)](content, columns)
-        if raw.faces is not None:
-            raw = sampled(raw, points, seed)
-        return settled(raw)
+        with np.errstate(invalid="ignore", over="ignore"):  # numbers that are none are looked for, and told
+            raw = _READERS[_format(content, ending)](content, columns)
+            return settled(raw if raw.faces is None else sampled(raw, points, seed))
     except Wrong as error:
         raise error.named(path, line) from error
     except MemoryError as error:

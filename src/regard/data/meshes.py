@@ -1,14 +1,17 @@
-"""Meshes: OFF and OBJ as text, and by trimesh what is not text, STL and GLB.
+"""Meshes: OFF, OBJ and STL, and by trimesh GLB.
 
-Text is read here, line by line: so a wrong one is named, and what files of well-known sets have (`OFF490 518 0` in one line) is
-understood. Faces of more than three corners are cut into triangles that share the first.
+What is text is read here, line by line: so a wrong one is named, and what files of well-known sets have (`OFF490 518 0` in one
+line) is understood. Faces of more than three corners are cut into triangles that share the first.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import re
+import warnings
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,6 @@ from numpy.typing import NDArray
 from regard.data.cloud import LIMIT, Raw, Wrong
 from regard.data.numbers import decoded, rows_of
 from regard.data.triangles import fans
-from regard.errors import RegardError
 
 INSTALL = "pip install 'regard[clouds]'"
 _OFF = re.compile(r"(ST)?(C)?(N)?OFF(?![A-Za-z])\s*(.*)")
@@ -148,38 +150,75 @@ def _corner(word: str, vertices: int, line: int) -> int:
     return number - 1 if number > 0 else vertices + number
 
 
-# -- by trimesh
+# -- STL
 
 
-def read_other(content: bytes, kind: str) -> Raw:
-    """What trimesh reads: `stl`, `glb`."""
-    try:
-        import trimesh
-    except ImportError as error:
-        raise RegardError(f".{kind} is read by trimesh, which is not installed. Install it: {INSTALL}") from error
-    if kind == "stl":
-        _promised(content)
-    try:
-        # nothing is merged or repaired: the faces are as the file has them
-        mesh: Any = trimesh.load(io.BytesIO(content), file_type=kind, force="mesh", process=False)
-        places, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
-        colours = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
-    except Exception as error:  # its readers raise whatever the bytes lead them to
-        reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise Wrong(f"is damaged, or no {kind.upper()} file ({reason}).", "Copy or download it again.") from error
-    if not len(places):
-        raise Wrong("holds no vertices.", "Write it again, or remove it.")
-    corners = fans(np.full(len(faces), 3), faces.ravel(), len(places))
-    return Raw(places, colours, faces=corners if len(corners) else None)
+_FACET = np.dtype([("normal", "<f4", (3,)), ("corners", "<f4", (3, 3)), ("said", "<u2")])
+"""50 bytes"""
 
 
-def _promised(content: bytes) -> None:
-    """A binary STL says how many triangles of 50 bytes follow."""
-    many = int.from_bytes(content[80:84], "little") if len(content) >= 84 else 0
+def read_stl(content: bytes) -> Raw:
+    """Triangles, as bytes or as text; each has corners of its own."""
     if content[:5].lower() == b"solid" and b"facet" in content[:4096].lower():
-        return
-    if len(content) < 84 or 84 + 50 * many > len(content):
+        return _facets(decoded(content))
+    many = int.from_bytes(content[80:84], "little")
+    if len(content) < 84 or 84 + _FACET.itemsize * many > len(content):
         problem = f"promises {many:,} triangles, and {max(len(content) - 84, 0):,} bytes follow."
         raise Wrong(problem, "It is cut off or damaged: copy or download it again.")
     if many > LIMIT:
         raise Wrong(f"has {many:,} triangles, and at most {LIMIT:,} are read.", "Make it smaller.")
+    return _triangles(np.frombuffer(content, _FACET, many, 84)["corners"].reshape(-1, 3))
+
+
+def _facets(texts: Sequence[str]) -> Raw:
+    """Of the lines between `facet` and `endfacet` those that name a corner are read."""
+    rows: list[tuple[int, str]] = []
+    inside = 0
+    for line, text in enumerate(texts, start=1):
+        words = text.lower().split(maxsplit=1)
+        if words[:1] == ["vertex"]:
+            rows.append((line, words[1] if len(words) > 1 else ""))
+            inside += 1
+        elif words[:1] == ["endfacet"]:
+            if inside != 3:
+                raise Wrong(f"the triangle that ends here has {inside} corners.", "", line)
+            inside = 0
+    if inside:
+        raise Wrong("ends within a triangle.", "It is cut off or damaged: copy or download it again.", len(texts))
+    return _triangles(_table(rows, 3, "a corner"))
+
+
+def _triangles(corners: NDArray[Any]) -> Raw:
+    if not len(corners):
+        raise Wrong("holds no triangles.", "Write it again, or remove it.")
+    return Raw(corners, faces=np.arange(len(corners)).reshape(-1, 3))
+
+
+# -- by trimesh
+
+
+_alone = Lock()
+"""Warnings of trimesh are kept back by one thread at a time, which restores what was before."""
+
+
+def read_glb(content: bytes) -> Raw:
+    """All meshes of a scene, each in its place."""
+    try:
+        import trimesh
+    except ImportError as error:
+        raise Wrong(".glb is read by trimesh, which is not installed.", f"Install it: {INSTALL}") from error
+    logging.getLogger("trimesh").addHandler(logging.NullHandler())  # what it says of damaged files is said here
+    try:
+        with _alone, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # nothing is merged or repaired: the faces are as the file has them
+            mesh: Any = trimesh.load(io.BytesIO(content), file_type="glb", force="mesh", process=False)
+            places, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
+            colours = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
+    except Exception as error:  # its readers raise whatever the bytes lead them to
+        reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
+        raise Wrong(f"is damaged, or no GLB file ({reason}).", "Copy or download it again.") from error
+    if not len(places):
+        raise Wrong("holds no vertices.", "Write it again, or remove it.")
+    corners = fans(np.full(len(faces), 3), faces.ravel(), len(places))
+    return Raw(places, colours, faces=corners if len(corners) else None)

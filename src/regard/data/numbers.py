@@ -32,8 +32,10 @@ def rows_of(
     lines: Sequence[str], first: int, wide: int, what: str = "a row", more: bool = False
 ) -> NDArray[np.float64]:
     """(N, wide) the numbers of lines, of which the first has this number; `more` may stand behind them."""
-    if not lines:
-        return np.zeros((0, wide))
+    if not lines or not wide:
+        return np.zeros((len(lines), wide))
+    if len(words_of(lines[0])) < wide:  # where nothing stands at all, the reader would warn
+        raise _wrong(lines, first, wide, what, more)
     if "," in lines[0] or ";" in lines[0]:
         plain: Sequence[str] = [text.replace(",", " ").replace(";", " ") for text in lines]
     else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -30,7 +31,12 @@ ARRAYS: Mapping[str, tuple[str, ...]] = {
 """What the arrays of an .npz may be called, the likeliest first."""
 NAMES = ("classes", "class_names", "names")
 """What an array of the names of the classes may be called."""
-_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+_DAMAGES = (
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, struct.error, LookupError,
+)  # fmt: skip
+"""What the reader of archives raises where bytes lead it astray."""
+_WRONG = (ValueError, TypeError, LookupError, SyntaxError, RecursionError, MemoryError, ArithmeticError, AttributeError)
+"""What reading a heading raises that is none."""
 
 
 def read_npy(content: bytes, columns: Columns | None = None) -> Raw:
@@ -148,7 +154,7 @@ def array_of(content: bytes, name: str = "") -> NDArray[Any]:
         raise Wrong(f"{inside}has {shape[0]:,} points, and at most {LIMIT:,} are read.", "Cut it into parts.")
     try:
         found: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError, MemoryError, SyntaxError) as error:
+    except (*_WRONG, EOFError, OSError) as error:
         raise _damaged(inside, error) from error
     return found
 
@@ -160,14 +166,14 @@ def _heading(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np.dtyp
     size = 2 if content[6:7] == b"\x01" else 4
     start = 8 + size + int.from_bytes(content[8 : 8 + size], "little")
     try:
-        if start > min(len(content), 1 << 20):
-            raise ValueError("its heading is cut off")
+        if start > min(len(content), 1 << 20) or b"\\" in content[:start]:
+            raise ValueError("its heading is cut off, or none")
         said = ast.literal_eval(content[8 + size : start].decode("utf-8" if content[6:7] == b"\x03" else "latin-1"))
         shape = tuple(int(side) for side in said["shape"])
         if min(shape, default=0) < 0:
             raise ValueError(f"a shape {shape}")
         return start, shape, np.dtype(np.lib.format.descr_to_dtype(said["descr"]))
-    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError) as error:
+    except _WRONG as error:
         raise _damaged(inside, error) from error
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.cloud import Raw, Wrong
+from regard.data.cloud import FAR, Raw, Wrong
 
 LEAST = 4096
 """points that are drawn of a mesh where nobody says how many"""
@@ -75,17 +75,13 @@ def sampled(raw: Raw, many: int, seed: int) -> Raw:
     A pure function of the mesh and the seed. A mesh without any area, whose faces are lines, is its vertices."""
     assert raw.faces is not None
     places = raw.places.astype(np.float64)
-    # about the middle: a product of far-away coordinates would lose the digits that tell them apart
-    fine = np.isfinite(places).all(axis=1)
-    middle = places[fine].mean(axis=0) if fine.any() else np.zeros(3)
-    sizes, normals = areas(places - middle, raw.faces)
+    sizes, normals = areas(np.where(np.abs(places) <= FAR, places, np.nan), raw.faces)
     if not sizes.any():
         return Raw(raw.places, raw.colours, raw.normals, raw.labels, raw.classes)
     chosen, weights = spread(sizes, many, np.random.default_rng(seed))
     corners = raw.faces[chosen]
     colours = None if raw.colours is None else _as_before(between(raw.colours, corners, weights), raw.colours)
-    drawn = between(places - middle, corners, weights) + middle
-    return Raw(drawn, colours, normals[chosen], None, raw.classes, sampled=True)
+    return Raw(between(places, corners, weights), colours, normals[chosen], None, raw.classes, sampled=True)
 
 
 def _as_before(values: NDArray[np.float64], like: NDArray[Any]) -> NDArray[Any]:

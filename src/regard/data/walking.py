@@ -15,6 +15,8 @@ PICTURES = (
 DEPTHS = (".png", ".npy", ".tif", ".tiff", ".pfm", ".pgm")
 OURS = ("classes.txt", "classes.json")
 """Files that say something about the others."""
+ABOUT = ("readme.txt", "license.txt", "licence.txt")
+"""Files for people, whose ending may be that of numbers."""
 HIDDEN = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 """What systems leave in folders under a name without a dot in front."""
 
@@ -61,9 +63,11 @@ def _walked(
             yield Found(path, way, False, f"hidden: {'/'.join(way)}")
         elif os.path.isdir(path):
             yield from _walked(path, way, endings, what, (*above, here))
-        elif name.lower().endswith(tuple(endings)):
+        elif name in OURS:
+            continue
+        elif name.lower().endswith(tuple(endings)) and name.lower() not in ABOUT:
             yield Found(path, way, True)
-        elif name not in OURS:
+        else:
             yield Found(path, way, False, f"no {what}: {'/'.join(way)}")
 
 

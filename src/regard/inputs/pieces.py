@@ -8,14 +8,13 @@ left out. Every point is answered by all pieces that it is in; their probabiliti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.inputs.points import Numbers, Placed, Points, Rows
-from regard.inputs.thinning import thin
+from regard.inputs.thinning import cells, grouped, thin
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,17 @@ def columns(places: NDArray[Any], points: Points) -> list[Numbers]:
         return []
     if not points.block:
         return [np.arange(many)]
-    flat = np.delete(places, points.upright, axis=1).astype(np.float64)
-    halves = np.floor((flat - flat.min(axis=0)) / (points.block / 2)).astype(np.int64)
-    # a column is two halves wide: a point in half h is in the columns that begin at h - 1 and at h
+    halves = cells(np.delete(places, points.upright, axis=1), points.block / 2)
+    order, first = grouped(halves)
+    starts = np.flatnonzero(first)
+    # a column is two halves wide: what stands in half h is in the columns that begin at h - 1 and at h
     last = np.maximum(halves.max(axis=0) - 1, 0)
-    begins = [np.minimum(np.maximum(halves - np.array(back), 0), last) for back in product((0, 1), repeat=2)]
-    # numbered by what occurs: a single point far away would make more columns than can be counted
-    across, along = (np.unique([begin[:, side] for begin in begins], return_inverse=True)[1].ravel() for side in (0, 1))
-    _, column = np.unique(across * (along.max() + 1) + along, return_inverse=True)
-    both = np.unique(column * many + np.tile(np.arange(many), len(begins)))  # at the edges some of them are the same
-    column, number = np.divmod(both, many)
-    return np.split(number, np.flatnonzero(np.diff(column)) + 1)
+    found: dict[tuple[int, ...], list[Numbers]] = {}
+    for half, inside in zip(halves[order[starts]], np.split(order, starts[1:]), strict=True):
+        begins = {tuple(np.clip(half - back, 0, last).tolist()) for back in ((0, 0), (0, 1), (1, 0), (1, 1))}
+        for begin in begins:
+            found.setdefault(begin, []).append(inside)
+    return [np.sort(np.concatenate(found[begin])) for begin in sorted(found)]
 
 
 def dealt(column: Numbers, count: int) -> list[Numbers]:

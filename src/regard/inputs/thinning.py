@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def thin(places: NDArray[Any], edge: float, random: np.random.Generator | None =
     many = len(places)
     if edge <= 0 or not many:
         return np.arange(many), np.arange(many)
-    order, first = _grouped(_sides(places, edge))
+    order, first = grouped(cells(places, edge))
     starts = np.flatnonzero(first)
     counts = np.diff(starts, append=many)
     # sorted stably, the first of a cell in this order is the first in the cloud
@@ -35,21 +36,23 @@ def thin(places: NDArray[Any], edge: float, random: np.random.Generator | None =
     return chosen[again], cell
 
 
-def _sides(places: NDArray[Any], edge: float) -> Numbers:
-    """(N, 3) the numbers of the cells along each side, from 0."""
+def cells(places: NDArray[Any], edge: float) -> Numbers:
+    """(N, D) the numbers of the cells along each side, from 0."""
     lowest = places.min(axis=0).astype(np.float64)
     return np.minimum(np.floor((places - lowest) / edge), 2.0**62).astype(np.int64)
 
 
-def _grouped(sides: Numbers) -> tuple[Numbers, NDArray[np.bool_]]:
+def grouped(sides: Numbers) -> tuple[Numbers, NDArray[np.bool_]]:
     """An order in which points of one cell stand together, and which of them are the first of theirs."""
     first = np.ones(len(sides), dtype=bool)
-    wide, deep, high = (int(side) + 1 for side in sides.max(axis=0))
-    if wide * deep * high < ROOM:
-        keys = (sides[:, 0] * deep + sides[:, 1]) * high + sides[:, 2]
+    sizes = [int(side) + 1 for side in sides.max(axis=0)]
+    if math.prod(sizes) < ROOM:
+        keys = sides[:, 0]
+        for side, size in zip(sides.T[1:], sizes[1:], strict=True):
+            keys = keys * size + side
         order = np.argsort(keys, kind="stable")
         first[1:] = np.diff(keys[order]) != 0
         return order, first
-    order = np.lexsort(sides.T)
+    order = np.lexsort(sides.T[::-1])
     first[1:] = (np.diff(sides[order], axis=0) != 0).any(axis=1)
     return order, first
