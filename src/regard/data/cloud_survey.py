@@ -40,8 +40,8 @@ class Seen:
     form: str
     """plane, line or place, where it is no more than that"""
     outside: int
-    coloured: bool
-    normals: bool
+    beside: tuple[str, ...]
+    """colours, normals, where it has them"""
     content: bytes
     labels: dict[int, int] | None
     answer: bytes
@@ -83,10 +83,11 @@ class CloudSurvey(FileSurvey[CloudFile, Seen]):
         labels = cloud.labels if self.labelled else None
         answer = sample.label.encode("utf-8", "surrogatepass") if labels is None else _unordered(cloud, labels)
         size = float(np.ptp(cloud.places, axis=0).max())
+        there = {"colours": cloud.colours is not None, "normals": cloud.normals is not None and not cloud.sampled}
         return Seen(
-            len(cloud), cloud.dropped, size, form_of(cloud.places), outside(cloud.places), cloud.colours is not None,
-            cloud.normals is not None and not cloud.sampled, _unordered(cloud),
-            None if labels is None else counted(labels), answer, classes_inside(cloud),
+            len(cloud), cloud.dropped, size, form_of(cloud.places), outside(cloud.places),
+            tuple(name for name, so in there.items() if so), _unordered(cloud), None if labels is None else counted(labels),
+            answer, classes_inside(cloud),
         )  # fmt: skip
 
     def _look(self, number: int, sample: CloudFile, seen: Seen) -> None:
@@ -104,8 +105,7 @@ class CloudSurvey(FileSurvey[CloudFile, Seen]):
         if seen.outside:
             self._note("outside", sample, f"{seen.outside:,} of {said}")
         self._look_at_labels(sample, seen)
-        self.beside["colours"] += seen.coloured
-        self.beside["normals"] += seen.normals
+        self.beside.update(seen.beside)
         self._sizes.append(seen.points)
         self._extents.append(seen.extent)
         self._count(number, sample, seen.content, seen.answer)
