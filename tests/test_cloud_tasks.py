@@ -167,6 +167,17 @@ def test_labels_go_with_their_points_through_all_that_is_done_to_a_cloud() -> No
     assert torch.equal(batch.labels, torch.from_numpy(np.concatenate(right)))
 
 
+def test_a_mesh_has_more_points_than_are_looked_at_and_is_asked_as_it_was_learnt_from(tmp_path: Path) -> None:
+    (tmp_path / "it.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 2 3 4\n")
+    points = Points(2000)
+    chosen: Any = find_task("classify", "points")
+    some = chosen.encode(
+        [CloudFile(str(tmp_path / "it.obj"), "a")], points, find_system("point").config(), 1, None, ("a", "b")
+    )
+    whole = chosen.opened(some, 0)
+    assert len(whole) == 8000 and (chosen.asked(str(tmp_path / "it.obj"), points).places == whole.places).all()
+
+
 def test_clouds_that_fit_are_read_once() -> None:
     read: list[int] = []
     small = cloud(10)

@@ -19,18 +19,19 @@ from torch import Tensor
 
 from regard.data.cloud import Cloud, Raw, Wrong, settled
 from regard.data.cloud_files import ENDINGS, read_cloud
-from regard.data.cloud_recipes import cloud_recipe_of
+from regard.data.cloud_recipes import CloudRecipe, cloud_recipe_of
 from regard.data.clouds import CloudFile, asked_clouds_of
-from regard.data.entries import absolute
 from regard.data.files import Complain, existing
 from regard.data.plan import Epochs, Even
 from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.data.shelf import Shelf
+from regard.data.triangles import LEAST
 from regard.errors import DataError, RegardError
 from regard.inputs.points import FEATURES, FILE, Points
 from regard.inputs.shaking import STILL, Shaking, kept, shake
-from regard.tasks.opened import LOOKED_AT, Opened, numbers_of, row_of, some, source_of, tell
+from regard.tasks.made import Made
+from regard.tasks.opened import LOOKED_AT, MANY, Opened, numbers_of, row_of, some, source_of, tell
 from regard.tasks.task import Encoded
 from regard.waists import Batch, Offsets
 
@@ -58,7 +59,7 @@ class Gathering:
     shelf: Shelf = field(default_factory=Shelf)
 
 
-class Clouded(Opened):
+class Clouded(Made, Opened):
     reads = "points"
     counted = "clouds"
     unit = "clouds"
@@ -79,23 +80,8 @@ class Clouded(Opened):
 
     # -- samples
 
-    def entries(self, data: Sequence[str]) -> list[str]:
-        return [
-            name
-            for entry in data
-            for name in ([entry] if cloud_recipe_of(entry) else super(Clouded, self).entries([entry]))
-        ]
-
-    def lasting(self, entry: str) -> str:
-        return entry if cloud_recipe_of(entry) else absolute(entry)
-
-    def validated(self, data: Sequence[str]) -> Sequence[str]:
-        """What is made by its name has a part to validate by."""
-        recipes = [cloud_recipe_of(entry) for entry in data]
-        return [str(recipe.judged("valid")) for recipe in recipes if recipe is not None]
-
-    def paths(self, entry: str) -> Sequence[str]:
-        return () if cloud_recipe_of(entry) else super().paths(entry)
+    def recipe(self, entry: str) -> CloudRecipe | None:
+        return cloud_recipe_of(entry)
 
     def listed(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[CloudFile | Empty]:
         """Clouds that a table names; what it says of them is not read."""
@@ -180,6 +166,8 @@ class Clouded(Opened):
             room += len(source.content) or _size(source.source)
             if room > how.shelf.most:
                 return False
+        if len(encoded) >= MANY:
+            tell(f"  reading {len(encoded):,} clouds")
         whole = points.count > 0 and not points.voxel and not points.block and not how.shaking.drop
         for number in range(len(encoded)):
             try:
@@ -197,7 +185,8 @@ class Clouded(Opened):
         return max(1, min(LOOKED_AT, ROOM // how.points.count)) if how.points.count else 1
 
     def opened(self, encoded: Encoded, number: int) -> Cloud:
-        return encoded.how.shelf(number, lambda: file_of(encoded.sides["cloud"][number]).read())
+        how: Gathering = encoded.how
+        return how.shelf(number, lambda: file_of(encoded.sides["cloud"][number]).read(points=of_mesh(how.points)))
 
     def gathered(self, encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[Cloud, np.ndarray, np.ndarray]]:
         """Of each row the cloud, what is read of it (n, 3 + F), and which of its points these are (n,)."""
@@ -227,12 +216,17 @@ class Clouded(Opened):
             source = item if isinstance(item, bytes) else os.fspath(item)
             if isinstance(source, str) and cloud_recipe_of(source) is None:
                 existing(source)  # else the nearest name is told
-            cloud = read_cloud(source)
+            cloud = read_cloud(source, points=of_mesh(points))
         for name in points.features:
             if getattr(cloud, name) is None:
                 where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
                 tell(f"{where}: has no {name}, which this model reads: it is given zeros for them")
         return cloud
+
+
+def of_mesh(points: Points) -> int:
+    """Points that a mesh becomes: several times those that are looked at, so that others can be drawn each time."""
+    return max(LEAST, 4 * points.count)
 
 
 def row_of_cloud(sample: CloudFile) -> np.ndarray:
