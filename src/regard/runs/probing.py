@@ -92,7 +92,7 @@ def probe(
     model = load(Path(folder), device=pick_device(device))
     if model.task.reads != "pictures":
         raise RegardError(
-            f"{folder}: was made to {model.task.name}, and reads text; a probe is for models that read pictures."
+            f"{folder}: was made to {model.task.name}, and reads {model.task.reads}; a probe is for models that read pictures."
         )
     model.pixels_or_refuse()
     files = [listed(TASK, paths) for paths in (data, valid, test)]
