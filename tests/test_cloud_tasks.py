@@ -89,7 +89,9 @@ def test_clouds_are_known_by_the_model_by_names_and_by_their_files(scans: Path, 
     assert task_for("classify", None, [str(tmp_path / "table.csv")], None).reads == "points"
     assert task_for("classify", None, ["a.csv"], {"cloud": "file"}).reads == "points"
     assert task_for("segment", None, ["nothing.csv"], None).reads == "pictures"
-    assert task_for("classify", None, ["texts.tsv"], None).reads == "text"
+    for name, text in (("texts.tsv", "text\tlabel\na\tb\n"), ("texts.jsonl", '{"text": "a", "label": "b"}\n')):
+        (tmp_path / name).write_text(text)
+        assert task_for("classify", None, [str(tmp_path / name)], None).reads == "text"
 
 
 def test_settings_of_clouds_mean_something_to_clouds_alone() -> None:
@@ -176,6 +178,16 @@ def test_a_mesh_has_more_points_than_are_looked_at_and_is_asked_as_it_was_learnt
     )
     whole = chosen.opened(some, 0)
     assert len(whole) == 8000 and (chosen.asked(str(tmp_path / "it.obj"), points).places == whole.places).all()
+
+
+def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> None:
+    chosen, some, config = encoded("classify", "solids#samples=2,points=40", Points(0, "centred", up="y"), turn="up")
+    rows_of = chosen.plan(some, config, 2, 1, False).grain(0)[1]
+    found = zip(chosen.gathered(some, rows_of), chosen.gathered(some, rows_of[:, 0]), strict=True)
+    for (_, turned, _), (_, still, _) in found:
+        assert np.allclose(turned[:, 1], still[:, 1], atol=1e-6) and not np.allclose(
+            turned[:, 0], still[:, 0], atol=1e-2
+        )
 
 
 def test_clouds_that_fit_are_read_once() -> None:

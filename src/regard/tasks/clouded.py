@@ -146,7 +146,7 @@ class Clouded(Made, Opened):
         self, reader: Points, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()
     ) -> Gathering:
         check_reader(reader, config)
-        return Gathering(reader, STILL if data is None else self.shaken(data), tuple(labels))
+        return Gathering(reader, STILL if data is None else replace(self.shaken(data), up=reader.up), tuple(labels))
 
     def shaken(self, data: Data) -> Shaking:
         return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, data.up)
