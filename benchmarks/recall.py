@@ -1,13 +1,13 @@
 """Recall at a distance: a fact that was told N tokens ago, other people's facts in between, and a question about it.
 
-    python benchmarks/recall.py data OUT [--most 256] [--rows 200000] [--people 30]
-    python benchmarks/recall.py train OUT [name ...] [--width 128] [--together 4] [--set train.steps=...]
+    python benchmarks/recall.py data OUT [--most 640] [--rows 200000] [--people 100]
+    python benchmarks/recall.py train OUT [name ...] [--width 64] [--together 4] [--set train.steps=...]
     python benchmarks/recall.py test OUT [name ...]                      # how often the answer is right, against N
     python benchmarks/recall.py measure OUT [name ...]                   # paths, gradients and time, against N
     python benchmarks/recall.py figure OUT                               # OUT/recall.png
 
-`data` writes texts whose facts were told up to `--most` tokens ago. On a CPU: `--most 64 --rows 100000 --people 12`, then
-`--width 64 --set train.tokens=4096`.
+`data` writes texts whose facts were told up to `--most` tokens ago; tested are distances well below, since the longest texts
+are few. On a CPU: `--most 80 --rows 100000 --people 12`, then `--set train.tokens=4096`.
 
     mary comes from oslo . the rain had stopped . john comes from vienna . so then … where does john come from ?  →  vienna
 
@@ -41,6 +41,7 @@ PLACES = (
     "turin", "geneva", "krakow", "seville", "naples", "malmo", "porto", "graz", "lyon", "ghent", "bremen", "dresden", "verona",
     "tallinn", "riga", "vilnius", "zagreb",
 )  # fmt: skip
+PEOPLE = tuple(name + tail for tail in ("", "ski", "ova", "sen", "ez") for name in NAMES)
 CLAUSES = (
     "the rain had stopped .", "nobody knew the time .", "they walked along the river .", "the train was late again .",
     "a dog barked at the moon .", "dinner was served at eight .", "the old clock struck twice .", "someone closed the window .",
@@ -65,7 +66,7 @@ def rnnsearch(width: int) -> tuple[str, ...]:
 
 
 def convs2s(width: int) -> tuple[str, ...]:
-    return (f"model.stages={width}x3x3", f"model.embedding={width}", f"model.output={width}", "model.length=512")
+    return (f"model.stages={width}x3x3", f"model.embedding={width}", f"model.output={width}", "model.length=1024")
 
 
 def transformer(width: int) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[int], tuple[str, ...]], tuple[str, ...]]
 """The preset, its settings for a width, and what is its own of the training."""
 
 ALIKE = (
-    "data.vocabulary=1000", "data.longest=2000", "data.score=500", "model.dropout=0.0", "train.steps=6000",
+    "data.vocabulary=2000", "data.longest=2000", "data.score=500", "model.dropout=0.0", "train.steps=5000",
     "train.tokens=16384", "train.warmup=500", "train.schedule=linear", "train.smoothing=0.0", "train.clip=1.0",
     "train.average=0", "train.every=1000",
     "decode.beam=1",
@@ -98,10 +99,10 @@ QUESTION = "where does {} come from ?"
 def sample(draw: random.Random, distance: int, known: int, before: int = 0) -> tuple[str, str]:
     """A text and its answer, which stands `distance` tokens before the end, behind so many tokens.
 
-    So many people and places are `known`. Where the fact stands must not tell which one is asked for: `before` is to be drawn
-    so that every place in a text is as likely."""
-    people = draw.sample(NAMES[:known], known)
-    asked, place = people.pop(), draw.choice(PLACES[:known])
+    So many people are `known`. Where the fact stands must not tell which one is asked for:
+    `before` is to be drawn so that every place in a text is as likely."""
+    people = draw.sample(PEOPLE[:known], known)
+    asked, place = people.pop(), draw.choice(PLACES)
     question = QUESTION.format(asked).split()
     text = _between(draw, people, known, before)
     between = _between(draw, people, known, distance - len(question) - 1)  # and the full stop behind the fact
@@ -109,33 +110,37 @@ def sample(draw: random.Random, distance: int, known: int, before: int = 0) -> t
 
 
 def _clause(draw: random.Random, people: list[str], known: int) -> list[str]:
-    """Another person's fact, or something else."""
-    if people and draw.random() < 0.5:
-        return [people.pop(), "comes", "from", draw.choice(PLACES[:known]), "."]
-    return draw.choice(CLAUSES).split()
+    """Another person's fact, something else, or a word."""
+    kind = draw.random()
+    if people and kind < 0.5:
+        return [people.pop(), "comes", "from", draw.choice(PLACES), "."]
+    return draw.choice(CLAUSES).split() if kind < 0.85 else [draw.choice(WORDS)]
 
 
 def _between(draw: random.Random, people: list[str], known: int, length: int) -> list[str]:
-    words: list[str] = []
-    while length - len(words) >= 7:
-        words += _clause(draw, people, known)
-    return words + [draw.choice(WORDS) for _ in range(length - len(words))]
+    """The words that are left to the length stand anywhere: at the end they would tell that the fact asked for comes next."""
+    clauses: list[list[str]] = []
+    while (left := length - sum(map(len, clauses))) >= 7:
+        clauses.append(_clause(draw, people, known))
+    for _ in range(left):
+        clauses.insert(draw.randint(0, len(clauses)), [draw.choice(WORDS)])
+    return [word for clause in clauses for word in clause]
 
 
 def distances(most: int) -> list[int]:
-    """8, 16, 32, … at which is tested."""
-    return [2**power for power in range(3, int(math.log2(most)) + 1)]
+    """8, 16, 32, … at which is tested, up to four fifths of the largest."""
+    return [2**power for power in range(3, int(math.log2(0.8 * most)) + 1)]
 
 
 def data(out: Path, most: int, rows: int, known: int) -> None:
-    """Learnt from are texts of all lengths up to the largest distance, short ones more often, as there are more that fit into a
-    batch; any of their facts may be asked for."""
+    """Learnt from are texts of all lengths up to the largest distance, each as often; any of their facts may be asked for. Were
+    most of them short, to name the only place of a text would be right so often that nothing else is learnt."""
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(1)
     (out / "known.json").write_text(json.dumps(known))
     parts = {"train": rows, "valid": min(1000, rows // 4)}
     for part, count in parts.items():
-        lengths = (int(math.exp(draw.uniform(math.log(7), math.log(most + 1)))) for _ in range(count))
+        lengths = (draw.randint(7, most) for _ in range(count))
         asked = ((length, draw.randint(7, length)) for length in lengths)
         _write(out / f"{part}.tsv", [sample(draw, far, known, length - far) for length, far in asked])
     for far in distances(most):
@@ -319,12 +324,10 @@ def main() -> None:
     parser.add_argument("work", choices=("data", "train", "test", "measure", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
-    parser.add_argument("--most", type=int, default=256, help="data: the largest distance")
+    parser.add_argument("--most", type=int, default=640, help="data: the largest distance")
     parser.add_argument("--rows", type=int, default=200_000, help="data: texts to learn from")
-    parser.add_argument(
-        "--people", type=int, default=30, help="data: people, and places, of which there are at most 30"
-    )
-    parser.add_argument("--width", type=int, default=128, help="train: width of all systems")
+    parser.add_argument("--people", type=int, default=100, help="data: people, at most 150, and places, at most 30")
+    parser.add_argument("--width", type=int, default=64, help="train: width of all systems")
     parser.add_argument("--together", type=int, default=1, help="train: so many at a time")
     parser.add_argument("--set", nargs="*", default=[], help="train: further settings")
     parser.add_argument("--device", default="cpu", help="measure: where time is taken")

@@ -1,11 +1,12 @@
 """Training and inference of vision systems beside torchvision, timm and transformers, in the same run.
 
-    python benchmarks/vision_speed.py [case ...] [--steps 20] [--batch 256] [--device cuda]
+    python benchmarks/vision_speed.py [case ...] [--steps 20] [--batch 256] [--device cuda] [--rounds 3]
 
 Cases are SYSTEM:WORK:SIDE, or a part of that from its beginning: vit, swin, dpt; train, infer; ours, torchvision, timm,
 transformers. All sides are compiled, have random weights and pixels that lie on the device, 224 x 224 (DPT 384, a batch of 32,
-inference only); training: bfloat16 autocast, cross-entropy over 1,000 classes, fused AdamW, dropout 0; inference: bfloat16
-weights. Ours are recorded as CUDA graphs besides, as `regard train` does it.
+inference only). The sides of a case are timed in turn, and the median of the rounds counts. Training: bfloat16 autocast,
+cross-entropy over 1,000 classes, fused AdamW, dropout 0; inference: bfloat16 weights. Ours are recorded as CUDA graphs besides,
+as `regard train` does it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -94,7 +96,8 @@ SIDES: dict[str, Callable[[str], Side]] = {
 PEERS = {"vit": tuple(SIDES), "swin": ("ours", "torchvision"), "dpt": ("ours", "transformers")}
 
 
-def train(side: str, system: str, clock: Clock, count: int) -> float:
+def train(side: str, system: str, clock: Clock, count: int) -> Callable[[], Any]:
+    """A step, ready to be repeated."""
     model, call = SIDES[side](system)
     model = model.to(clock.device).train()
     x = torch.randn(count, 3, 224, 224, device=clock.device)
@@ -110,14 +113,14 @@ def train(side: str, system: str, clock: Clock, count: int) -> float:
 
     again = record(learn, torch.device(clock.device))[0].replay if side == "ours" and clock.device == "cuda" else learn
 
-    def step() -> None:
+    def step(kept: Any = (x, y)) -> None:  # a recording does not hold what it reads
         again()
         optimiser.step()
 
-    return count / clock.row(step)
+    return step
 
 
-def infer(side: str, system: str, clock: Clock, count: int) -> float:
+def infer(side: str, system: str, clock: Clock, count: int) -> Callable[[], Any]:
     model, call = SIDES[side](system)
     model = model.to(clock.device, torch.bfloat16).eval()
     size = 384 if system == "dpt" else 224
@@ -127,7 +130,12 @@ def infer(side: str, system: str, clock: Clock, count: int) -> float:
         work: Callable[[], Any] = lambda: call(called, x)  # noqa: E731
         if side == "ours" and clock.device == "cuda":
             work = record(work, torch.device(clock.device))[0].replay
-        return count / clock.row(work)
+
+    def looked(kept: Any = (model, x)) -> None:  # a recording does not hold what it reads
+        with torch.inference_mode():
+            work()
+
+    return looked
 
 
 def main() -> None:
@@ -136,6 +144,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     clock = Clock(asked.device, asked.steps)
@@ -144,27 +153,40 @@ def main() -> None:
     )
     for system, sides in PEERS.items():
         for work in ("infer",) if system == "dpt" else ("train", "infer"):
-            found: dict[str, float] = {}
-            for side in sides:
-                case = f"{system}:{work}:{side}"
-                if asked.cases and not any(case.startswith(name) for name in asked.cases):
-                    continue
-                count = min(asked.batch, 32) if system == "dpt" else asked.batch
-                try:
-                    found[side] = (train if work == "train" else infer)(side, system, clock, count)
-                except Exception as error:  # the others are still worth their time
-                    print(case, repr(error)[:1500], flush=True)
-                    continue
-                flops = 2e9 * GFLOP[system] * (3 if work == "train" else 1) * found[side]
-                row = {"images_per_s": round(found[side]), "TFLOP_per_s": round(flops / 1e12, 1)}
-                print(case, json.dumps(row), flush=True)
-                gc.collect()
-                if asked.device == "cuda":
-                    torch.cuda.empty_cache()
-                torch._dynamo.reset()
-            best = max((value for side, value in found.items() if side != "ours"), default=0.0)
-            if best and "ours" in found:
-                print(f"{system} {work}: {found['ours'] / best:.2f} x the best of the others", flush=True)
+            count = min(asked.batch, 32) if system == "dpt" else asked.batch
+            cases = [side for side in sides if _asked(f"{system}:{work}:{side}", asked.cases)]
+            compare(system, work, cases, clock, count, asked.rounds)
+
+
+def _asked(case: str, names: list[str]) -> bool:
+    return not names or any(case.startswith(name) for name in names)
+
+
+def compare(system: str, work: str, sides: list[str], clock: Clock, count: int, rounds: int) -> None:
+    ready: dict[str, Callable[[], Any]] = {}
+    for side in sides:
+        try:
+            ready[side] = (train if work == "train" else infer)(side, system, clock, count)
+        except Exception as error:  # the others are still worth their time
+            print(f"{system}:{work}:{side}", repr(error)[:1500], flush=True)
+    # the first row compiles what is not yet, and does not count
+    times = {side: [count / clock.row(step)] for side, step in ready.items()}
+    for _ in range(rounds):
+        for side, step in ready.items():
+            times[side].append(count / clock.row(step))
+    found = {side: statistics.median(values[1:]) for side, values in times.items()}
+    for side, speed in found.items():
+        flops = 2e9 * GFLOP[system] * (3 if work == "train" else 1) * speed
+        row = {"images_per_s": round(speed), "TFLOP_per_s": round(flops / 1e12, 1)}
+        print(f"{system}:{work}:{side}", json.dumps(row | {"rounds": [round(x) for x in times[side][1:]]}), flush=True)
+    best = max((value for side, value in found.items() if side != "ours"), default=0.0)
+    if best and "ours" in found:
+        print(f"{system} {work}: {found['ours'] / best:.3f} x the best of the others", flush=True)
+    ready.clear()
+    torch._dynamo.reset()
+    gc.collect()
+    if clock.device == "cuda":
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -359,3 +359,17 @@ def test_the_steps_of_a_decoding_are_joined_into_one_map() -> None:
     assert joined.shape == (1, 2, 3, 3)
     assert all(torch.equal(joined[:, :, n : n + 1, : n + 1], steps[n]) for n in range(3))
     assert not joined.triu(1).any()
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_compiled_block_says_what_it_says_by_itself(norm: Any) -> None:
+    """Its sum and norm are one step there; who listens to its parts is heard all the same."""
+    block = vaswani_block(16, 2, 32, norm=norm).double().eval()
+    x, heard = torch.randn(2, 5, 16, dtype=torch.float64), list[str]()
+    with torch.no_grad():
+        wanted = block(x)
+        assert torch.allclose(torch.compile(block, backend="eager")(x), wanted, atol=1e-12)
+        torch._dynamo.reset()
+        block.feed.register_forward_hook(lambda *_: heard.append("feed"))
+        assert torch.allclose(torch.compile(block, backend="eager")(x), wanted, atol=1e-12)
+    assert heard == ["feed"]

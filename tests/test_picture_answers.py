@@ -25,7 +25,8 @@ from regard.raster import read_mask
 from regard.runs.order import Asked, Sources, new_order
 from regard.systems import SYSTEMS
 from regard.tasks import depth, find_task, mapped, segment
-from regard.tasks.pictured import Pictured, picture_of, row_of, source_of
+from regard.tasks.opened import row_of, source_of
+from regard.tasks.pictured import Pictured, picture_of
 from regard.tasks.task import Sums
 from regard.waists import Answer
 from sights import fresh

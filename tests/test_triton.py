@@ -53,6 +53,8 @@ for width in (8, 100):
         norm.weight.normal_(), norm.bias.normal_()
         x, y = torch.randn(3, 5, width), torch.randn(3, 5, width)
         assert (joined.add_norm(x, y, norm.weight, norm.bias, norm.eps) - norm(x + y)).abs().max() < 1e-5
+        both, normed = joined.forward(x, y, norm.weight, norm.bias, norm.eps)
+        assert torch.equal(both, x + y) and (normed - norm(x + y)).abs().max() < 1e-5
 """
 
 VOCABULARY = """
@@ -203,8 +205,22 @@ places = places[places[:, 0].argsort()]  # each nearer than those before
 assert torch.equal(nearby.nearest(places, places, packing, packing, 8), neighbours.nearest(places, packing, 8))
 """
 
+OVERHANG = """
+import torch
+from regard.nn import overhang
+from regard.nn.kernels import plain
+overhang.TILE, overhang.STAGES = 32, 1
+torch.manual_seed(0)
+for length in (33, 48, 64, 5, 90):
+    qkv = torch.randn(2, length, 3, 2, 16)  # side by side, as one matrix makes them
+    q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+    found, wanted = overhang.forward(q, k, v, 0.3), plain(q, k, v, None, 0.3)[0]
+    assert found.shape == wanted.shape and (found - wanted).abs().max() < 1e-5, length
+    assert found.transpose(1, 2).is_contiguous()
+"""
 
-@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY, STEP, FEW, ENLARGED, NEARBY])
+
+@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY, STEP, FEW, ENLARGED, OVERHANG, NEARBY])
 def test_a_kernel_says_what_the_formula_says(program: str) -> None:
     # in a process of its own: the interpreter is chosen when Triton is imported
     source = str(Path(__file__).parents[1] / "src")

@@ -16,7 +16,7 @@ from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import SettingError
 from regard.nn.position import Sinusoid
-from regard.systems import universal
+from regard.systems import transformer, universal
 from regard.tasks.task import Terms
 from regard.waists import IGNORE, Batch
 from tiny import TINY, collate, near, noise, noisy, tiny
@@ -175,8 +175,9 @@ def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
     assert model.body.decoder.halting.gate.weight.grad.abs().sum() > 0
 
 
-def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides() -> None:
-    model = tiny("universal", dropout=0.0, shift=9)
+@pytest.mark.parametrize("name", ["universal", "transformer"])
+def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides(name: str) -> None:
+    model = tiny(name, dropout=0.0, shift=9)
     seen: list[Tensor] = []
     kept = model.body.position
 
@@ -189,7 +190,7 @@ def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides() -
     for packed in (False, True):
         seen.clear()
         model.body.train()
-        batch = collate(model, TINY["universal"].samples, packed=packed)
+        batch = collate(model, TINY[name].samples, packed=packed)
         model.body(batch)
         source, target = seen
         if not packed:
@@ -220,3 +221,5 @@ def test_an_answer_tells_how_long_its_question_was_thought_about() -> None:
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         universal.Config(**{**SIZES, **wrong})
+    with pytest.raises(SettingError):
+        transformer.Config(shift=-1)

@@ -53,9 +53,13 @@ class Residual(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
         if self.placement == "pre":
-            return x + self.dropout(self.inner(self.norm(x), *args, **kwargs))
-        added = self.dropout(self.inner(x, *args, **kwargs))
+            return x + self.more(self.norm(x), *args, **kwargs)
+        added = self.more(x, *args, **kwargs)
         return x + added if self.placement is None else self.norm(x, added)
+
+    def more(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
+        """What is added."""
+        return self.dropout(self.inner(x, *args, **kwargs))
 
 
 class Feed(nn.Module):
@@ -102,10 +106,22 @@ class Block(nn.Module):
                 band = swift.band_of(self, x, memory.attend, rule, where)
                 if band is not None:
                     return swift.step(self, x, memory.attend, where, band)  # type: ignore[arg-type]
+            if torch.compiler.is_compiling() and memory is None and self._joins():
+                norm: Any = self.feed.norm
+                x, normed = norm.added(x, self.attend.more(self.attend.norm(x), rule=rule, where=where))
+                return x + self.feed.more(normed)
             x = self.attend(x, rule=rule, memory=None if memory is None else memory.attend, where=where)
         if self.crosses:
             x = self.cross(x, context, rule=context_rule, memory=None if memory is None else memory.cross)
         return self.feed(x)
+
+    def _joins(self) -> bool:
+        """attend and feed with their norms before them, and nobody listens to these: the sum and norm between them may be one
+        operator."""
+        attend, feed = self.attend, self.feed
+        plain = type(attend) is type(feed) is Residual and attend.placement == feed.placement == "pre"
+        quiet = not any(part._forward_hooks or part._forward_pre_hooks for part in (attend, feed, feed.norm))
+        return plain and quiet and type(feed.norm) is Norm and not self.crosses
 
     def regarded(self, context: Float[Tensor, "B K C"]) -> Frozen:
         """Keys and values of the context, made once for all steps of a decoding."""

@@ -1,4 +1,8 @@
-"""The sum of two states and its layer norm in one Triton kernel, for decoding on CUDA, where each launch counts."""
+"""The sum of two states and its layer norm in one Triton kernel, on CUDA where nothing learns.
+
+In decoding each launch counts. In a compiled block `added` keeps the sum too: left to itself torch.compile would not write it,
+but add up ever more of the summands anew in each norm that follows.
+"""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
@@ -13,14 +17,17 @@ from torch import Tensor
 
 
 @triton.jit
-def _add_norm(x, y, gain, bias, out, width, eps, block: tl.constexpr):
+def _add_norm(x, y, gain, bias, out, both, width, eps, block: tl.constexpr, kept: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, block)
     there = columns < width
     a = tl.load(x + row * width + columns, mask=there, other=0.0)
     b = tl.load(y + row * width + columns, mask=there, other=0.0)
     # rounded as the two operators would round between them
-    total = (a + b).to(x.dtype.element_ty).to(tl.float32)
+    rounded = (a + b).to(x.dtype.element_ty)
+    if kept:
+        tl.store(both + row * width + columns, rounded, mask=there)
+    total = rounded.to(tl.float32)
     mean = tl.sum(total, 0) / width
     apart = tl.where(there, total - mean, 0.0)
     scaled = apart / tl.sqrt(tl.sum(apart * apart, 0) / width + eps)
@@ -29,12 +36,32 @@ def _add_norm(x, y, gain, bias, out, width, eps, block: tl.constexpr):
     tl.store(out + row * width + columns, (scaled * g + c).to(out.dtype.element_ty), mask=there)
 
 
-def add_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """LN(x + y) over the last axis; no gradient."""
-    x, y = x.contiguous(), y.contiguous()
+def _launch(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, kept: bool) -> tuple[Tensor, Tensor]:
+    x, y, width = x.contiguous(), y.contiguous(), x.shape[-1]
     out = torch.empty_like(x)
-    width = x.shape[-1]
+    both = torch.empty_like(x) if kept else out
     block = triton.next_power_of_2(width)
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
-        _add_norm[(x.numel() // width,)](x, y, gain, bias, out, width, eps, block=block, num_warps=4)
-    return out
+        _add_norm[(x.numel() // width,)](x, y, gain, bias, out, both, width, eps, block=block, kept=kept, num_warps=4)
+    return both, out
+
+
+def add_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """LN(x + y) over the last axis; no gradient."""
+    return _launch(x, y, gain, bias, eps, kept=False)[1]
+
+
+def forward(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return _launch(x, y, gain, bias, eps, kept=True)
+
+
+def _empty(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+added = torch.library.custom_op(
+    "regard::added", forward, mutates_args=(), device_types="cuda",
+    schema="(Tensor x, Tensor y, Tensor gain, Tensor bias, float eps) -> (Tensor, Tensor)",
+)  # fmt: skip
+"""x + y and LN(x + y)."""
+added.register_fake(_empty)

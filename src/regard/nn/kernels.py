@@ -30,6 +30,11 @@ except ImportError:
     short = None  # type: ignore[assignment]
 
 try:
+    from regard.nn import overhang
+except ImportError:
+    overhang = None  # type: ignore[assignment]
+
+try:
     from regard.nn import onestep
 except ImportError:
     onestep = None  # type: ignore[assignment]
@@ -251,6 +256,14 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, 
 
 def whole(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
     """Whole rows on CUDA: each query sees all keys, or looks back to the beginning."""
+    if (
+        overhang is not None
+        and not causal
+        and not dropout
+        and overhang.serves(q, k)
+        and _generation(q.get_device()) >= 9
+    ):
+        return overhang.overhang(q, k, v, scale)
     with sdpa_kernel(_fused(q, dropout, causal), set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scale)
 

@@ -25,6 +25,21 @@ class Norm(nn.LayerNorm):
             return joined.add_norm(x, more, self.weight, self.bias, self.eps)
         return super().forward(x + more)
 
+    def added(
+        self, x: Float[Tensor, "*rows D"], more: Float[Tensor, "*rows D"]
+    ) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows D"]]:
+        """x + more, and LN of it."""
+        if joined is not None and torch.compiler.is_compiling() and self._sixteen(x, more):
+            both: tuple[Tensor, Tensor] = joined.added(x, more, self.weight, self.bias, self.eps)
+            return both
+        x = x + more
+        return x, super().forward(x)
+
+    def _sixteen(self, x: Tensor, more: Tensor) -> bool:
+        halves = x.dtype == more.dtype == self.weight.dtype and x.dtype in (torch.bfloat16, torch.float16)
+        quiet = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda")
+        return x.is_cuda and halves and quiet and x.shape == more.shape
+
     def _joins(self, x: Tensor, more: Tensor) -> bool:
         if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"):
             return False

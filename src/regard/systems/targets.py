@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,6 +54,22 @@ class Sides:
         own = join(Causal(), own, None if batch.target_mask is None else Real(batch.target_mask))
         where = places(batch.x, batch.offsets) if batch.where is None else batch.where
         return cls(where, join(rule, real), places(target, batch.target_offsets), own, join(across, real))
+
+    def shifted(self, batch: Batch, most: int) -> Sides:
+        """All positions of a sample, on both sides, begin at one place of chance up to `most`."""
+        rows = len(batch.x) if batch.offsets is None else len(batch.offsets.starts)
+        begins = torch.randint(most + 1, (rows,), device=batch.x.device)
+
+        def of(where: Tensor, offsets: Offsets | None, length: int) -> Tensor:
+            if offsets is None:
+                return where + begins[:, None]
+            return where + begins[offsets.document(torch.arange(length, device=where.device)[None])]
+
+        return replace(
+            self,
+            where=of(self.where, batch.offsets, batch.x.shape[1]),
+            target_where=of(self.target_where, batch.target_offsets, target_of(batch).shape[1]),
+        )
 
 
 def places(ids: Tensor, offsets: Offsets | None) -> Tensor:

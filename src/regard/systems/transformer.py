@@ -13,11 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.errors import WeightsError
+from regard.errors import SettingError, WeightsError
 from regard.nn.block import Placement, Stack, Tokens, vaswani_block
 from regard.nn.crossing import CrossDecoder
 from regard.nn.norm import Norm
-from regard.nn.position import Sinusoid, added
+from regard.nn.position import Added, Sinusoid, added
 from regard.nn.relative import Relative, Standing, check_relative, inside
 from regard.nn.rules import marks
 from regard.nn.state import DecoderState
@@ -55,6 +55,8 @@ class Config:
     """sines and cosines that are added: halves [sin | cos] as in checkpoints, interleaved as in the paper, or none"""
     relative: Relative = "none"
     """positions inside self-attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
+    shift: int = 0
+    """while learning, positions of a row begin anywhere up to here, so that later ones are known too"""
     scaled: bool = True
     """multiply embeddings by the square root of the width"""
     output_bias: bool = False
@@ -72,6 +74,8 @@ class Config:
         sizes = ("width", "depth", "decoder_depth", "heads", "hidden", "vocabulary", "length")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "feed_dropout"))
         check_relative(self)
+        if self.shift < 0:
+            raise SettingError(f"model.shift must be at least 0, not {self.shift}.")
 
 
 PAPER = {
@@ -116,6 +120,12 @@ PRESETS = {
 class Transformer(CrossDecoder):
     encoder: Stack
 
+    def __init__(
+        self, tokens: Tokens, position: Added, encoder: Stack, decoder: Stack, dropout: float, shift: int = 0
+    ) -> None:
+        super().__init__(tokens, position, decoder, dropout, encoder)
+        self.shift = shift
+
     def encode(self, batch: Batch, sides: Sides, taps: Collection[int] = ()) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(B, S, D) what the decoder regards, and the states after the blocks that are asked for."""
         x, standing = self.embed(batch.x, sides.where), Standing(sides.where, sides.where)
@@ -124,6 +134,8 @@ class Transformer(CrossDecoder):
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
         """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
         sides = Sides.of(batch)
+        if self.training and self.shift:
+            sides = sides.shifted(batch, self.shift)
         context, tapped = self.encode(batch, sides, taps)
         sequence = self.tell(
             target_of(batch), context, rule=sides.target_rule, context_rule=sides.context_rule, where=sides.target_where
@@ -162,6 +174,7 @@ def build(config: Config) -> Transformer:
         encoder=stack(config.depth, cross=False),
         decoder=stack(config.decoder_depth, cross=True),
         dropout=config.dropout,
+        shift=config.shift,
     )
 
 

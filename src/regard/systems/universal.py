@@ -10,7 +10,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from regard.nn.state import DecoderState
 from regard.systems.preset import RECALLS, Preset, System, check_sizes, unpublished
 from regard.systems.targets import Sides, prompt_of, target_of
 from regard.systems.transformer import recipe
-from regard.waists import IGNORE, Batch, Offsets, States
+from regard.waists import IGNORE, Batch, States
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class Universal(CrossDecoder):
         """The decoder's states over `batch.target`; `taps` are steps of the encoder."""
         target, sides = target_of(batch), Sides.of(batch)
         if self.training and self.shift:
-            sides = self._shifted(batch, sides)
+            sides = sides.shifted(batch, self.shift)
         read = self.encode(batch, sides, taps)
         ran = self.decoder(
             self.embed(target, sides.target_where), self.position(sides.target_where), read.states, rule=sides.target_rule,
@@ -163,23 +162,6 @@ class Universal(CrossDecoder):
         if batch.target_mask is not None:
             return marks(batch.target_mask, target.shape[1])
         return None if batch.target_offsets is None else target != self.pad
-
-    def _shifted(self, batch: Batch, sides: Sides) -> Sides:
-        """All positions of a sample, on both sides, begin at one place of chance."""
-        rows = len(batch.x) if batch.offsets is None else len(batch.offsets.starts)
-        begins = torch.randint(self.shift + 1, (rows,), device=batch.x.device)
-
-        def of(where: Tensor, offsets: Offsets | None, length: int) -> Tensor:
-            if offsets is None:
-                return where + begins[:, None]
-            return where + begins[offsets.document(torch.arange(length, device=where.device)[None])]
-
-        target = target_of(batch)
-        return replace(
-            sides,
-            where=of(sides.where, batch.offsets, batch.x.shape[1]),
-            target_where=of(sides.target_where, batch.target_offsets, target.shape[1]),
-        )
 
     def pondered(self, batch: Batch) -> Int[Tensor, "B S"] | None:
         """How many steps each token of the source took; None where all take the same."""

@@ -1,0 +1,366 @@
+"""The Universal Transformer beside the plain one at equal parameters: questions made by rules, as long as those learnt from and
+longer, how long each token was thought about, and what that costs.
+
+    python benchmarks/universal.py trials OUT [--together 8]                       # two rates for each system, on validation
+    python benchmarks/universal.py train OUT [name ...] [--together 8] [--set ...]
+    python benchmarks/universal.py time OUT [name ...]                             # each alone on the device, for some steps
+    python benchmarks/universal.py test OUT [name ...]                             # the test parts, once
+    python benchmarks/universal.py figure OUT                                      # OUT/universal.png
+
+A name is a system (plain, fixed, halting), a task (copy, …, facts-3, facts), or both (copy-plain).
+
+plain      four blocks of width 128 on each side
+fixed      one block of width 256 on each side, applied six times
+halting    the same, up to eight times: each position stops by itself
+
+All see the same questions for the same number of steps and differ in their highest rate alone, which `trials` chooses among
+two for each system by short trainings (train takes OUT/rates.json, or the first of each). While learning, positions begin
+anywhere, so that those of questions twice as long are known to all. The checkpoint is the one that did best on validation
+questions, half of which are longer than those that are learnt from. `facts` is one halting model for stories of all three
+kinds: what it thinks about differs, and its weights do not.
+
+Where positions stop by themselves CPUs compute as many steps as the slowest needs; GPUs always compute eight (nn/halting.py),
+so that there a step that nobody takes is not saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from side_by_side import side_by_side
+
+from regard.data.recall import Question, Recipe, questions
+
+SIZES: dict[str, tuple[str, ...]] = {
+    "plain": ("transformer-tiny", "width=128", "heads=4", "hidden=512", "depth=4", "decoder_depth=4"),
+    "fixed": ("universal-tiny", "width=256", "heads=4", "hidden=1024", "steps=6"),
+    "halting": ("universal-tiny-halting", "width=256", "heads=4", "hidden=1024", "cap=8"),
+}
+"""The preset, and its sizes."""
+RATES = {"plain": (1e-3, 2e-3), "fixed": (5e-4, 1e-3), "halting": (5e-4, 1e-3)}
+DIGITS = ("copy", "reverse", "sorting", "addition")
+FACTS = ("facts-1", "facts-2", "facts-3")
+JOINT = "facts"
+TASKS = (*reversed(FACTS), *DIGITS)
+"""Those that take longest to make come first."""
+NAMES = {f"{task}-{system}": (task, system) for task in TASKS for system in SIZES} | {
+    "facts-halting": (JOINT, "halting")
+}
+LONGEST = {"digits": 20, "facts": 10}
+SHIFTS = {"digits": 24, "facts": 72}
+"""At least the tokens by which the longest questions of the test are longer than those of the training."""
+ALIKE = (
+    "model.dropout=0.0", "train.steps=2500", "train.tokens=8192", "train.warmup=250", "train.schedule=linear",
+    "train.smoothing=0.0", "train.clip=1.0", "train.average=0", "train.every=1250", "data.score=300", "decode.beam=1",
+)  # fmt: skip
+TRIED = ("reverse", "facts-2")
+"""Tasks that rates are tried on."""
+TRIAL = ("train.steps=700", "train.warmup=100", "train.every=700")
+TIMED = ("train.steps=300", "train.warmup=100", "train.every=300", "train.log=50", "data.score=10")
+TIMED_ON = "sorting"
+LOOKS = {"plain": "#6b7686", "fixed": "#2b51aa", "halting": "#c8501e"}
+SAID = {
+    "plain": "Transformer, 4 blocks × 128",
+    "fixed": "Universal, 6 steps × 256",
+    "halting": "Universal with halting, up to 8 steps × 256",
+}
+
+
+def family(task: str) -> str:
+    return "facts" if task.startswith("facts") else "digits"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Questions to learn from, and to validate and to test by."""
+
+    samples: int
+    count: int
+
+
+def recipes(task: str, part: str, sizes: Sizes) -> list[Recipe]:
+    """Of several kinds as many to learn from in all, and as many of each to judge by."""
+    kinds = FACTS if task == JOINT else (task,)
+    many = sizes.samples // len(kinds) if part == "train" else sizes.count
+    return [Recipe(kind, LONGEST[family(task)], many, part=part) for kind in kinds]
+
+
+# -- trainings
+
+
+def training(task: str, system: str, rate: float, many: Sizes, more: Iterable[str]) -> list[str]:
+    preset, *sizes = SIZES[system]
+    own = [f"model.{size}" for size in sizes] + [f"model.shift={SHIFTS[family(task)]}", f"train.rate={rate}"]
+    data, valid = ([str(recipe) for recipe in recipes(task, part, many)] for part in ("train", "valid"))
+    return ["recall", "--model", preset, "--data", *data, "--valid", *valid, "--set", *ALIKE, *own, *more]
+
+
+def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
+    """For each system the rate with the higher mean of exact answers, then the lower loss, on validation questions."""
+    asked = {
+        f"{task}-{system}-{rate}": training(task, system, rate, many, [*TRIAL, *more])
+        for task in TRIED
+        for system, rates in RATES.items()
+        for rate in rates
+    }
+    side_by_side(asked, out / "trials", together, summed)
+
+    def merit(system: str, rate: float) -> tuple[float, float]:
+        told = [json.loads((out / "trials" / f"{task}-{system}-{rate}.json").read_text()) for task in TRIED]
+        return statistics.mean(one["valid"] for one in told), -statistics.mean(one["loss"] for one in told)
+
+    found = {system: {rate: merit(system, rate) for rate in rates} for system, rates in RATES.items()}
+    best = {system: max(tried, key=lambda rate: tried[rate]) for system, tried in found.items()}
+    (out / "rates.json").write_text(json.dumps(best))
+    print(
+        json.dumps({"tried": {system: {str(r): m for r, m in t.items()} for system, t in found.items()}, "best": best})
+    )
+
+
+def chosen_rates(out: Path) -> dict[str, float]:
+    told = out / "rates.json"
+    return json.loads(told.read_text()) if told.exists() else {system: rates[0] for system, rates in RATES.items()}
+
+
+def train(names: Sequence[str], out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
+    rates = chosen_rates(out)
+    asked = {name: training(*NAMES[name], rates[NAMES[name][1]], many, more) for name in names}
+    side_by_side(asked, out, together, summed)
+    parameters = {
+        name: json.loads(path.read_text())["parameters"] for name in names if (path := told(out, name)).exists()
+    }
+    for task in dict.fromkeys(NAMES[name][0] for name in parameters):
+        counts = {NAMES[name][1]: count for name, count in parameters.items() if NAMES[name][0] == task}
+        apart = 100 * (max(counts.values()) / min(counts.values()) - 1)
+        print(
+            f"{task}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}; {apart:.2f} % apart",
+            flush=True,
+        )
+
+
+def told(out: Path, name: str) -> Path:
+    return out / f"{name}.json"
+
+
+def summed(run: Path) -> dict[str, Any]:
+    from regard.runs.info import info
+
+    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    best = json.loads((run / "regard.json").read_text())["best"]
+    return {
+        "parameters": info(str(run)).parameters,
+        "valid": best["exact"],
+        "loss": best["loss"],
+        "seconds_per_1000": pace([row for row in rows if row["kind"] == "train"]),
+    }
+
+
+def pace(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds for 1,000 steps: the median over lines of the log but the first ones, which record and warm up."""
+    spent = [1000 * row["seconds"] / (row["step"] - before["step"]) for before, row in itertools.pairwise(rows)]
+    return round(statistics.median(spent[len(spent) // 3 :]), 3)
+
+
+def time(out: Path, systems: Iterable[str], many: Sizes, more: Sequence[str]) -> None:
+    """The same trainings, one at a time and short."""
+    asked = {system: training(TIMED_ON, system, RATES[system][0], many, [*TIMED, *more]) for system in systems}
+    side_by_side(asked, out / "alone", 1, summed)
+
+
+# -- what was learnt
+
+
+def test(names: Sequence[str], out: Path, many: Sizes) -> None:
+    from regard.runs.evaluating import evaluate
+
+    for name in names:
+        place = out / f"{name}.test.json"
+        if place.exists() or not told(out, name).exists():
+            continue
+        found: dict[str, Any] = {}
+        for recipe in recipes(NAMES[name][0], "test", many):
+            entry = str(recipe)
+            scores = evaluate(out / name, [entry]).scores
+            found[recipe.kind] = {key: value for key, value in scores.items() if key.startswith(("exact", "tokens"))}
+            found[recipe.kind]["samples"] = scores["samples"]
+            if NAMES[name][1] == "halting":
+                found[recipe.kind]["ponder"] = pondered(out / name, list(questions(entry)))
+        place.write_text(json.dumps(found))
+        print(name, json.dumps(found), flush=True)
+
+
+def pondered(run: Path, samples: Sequence[Question]) -> dict[str, Any]:
+    """Mean steps for the tokens of a sample, those that are read and those that are said, averaged over samples: of all inside
+    the trained length and beyond it, by the number of digits or sentences; of stories also for the sentences that decide the
+    answer, for the others, and for the question."""
+    import torch
+
+    import regard
+    from regard.runs.training import pick_device
+    from regard.waists import IGNORE
+
+    model = regard.load(run, device=pick_device("auto"))
+    encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 10**9)
+    kept: dict[str, list[float]] = defaultdict(list)
+    with torch.inference_mode():
+        for first in range(0, len(samples), 100):
+            some = range(first, min(first + 100, len(samples)))
+            batch = model.task.collate(encoded, some, model.config).to(model.device)
+            states = model.body(batch)
+            read = [row[row > 0].tolist() for row in states.ponder.cpu()]
+            says = (batch.labels != IGNORE).cpu()
+            said = [row[real].tolist() for row, real in zip(states.side["target_ponder"].cpu(), says, strict=True)]
+            for sample, reading, saying in zip((samples[n] for n in some), read, said, strict=True):
+                note(kept, sample, reading, saying)
+    return {key: round(statistics.mean(values), 4) for key, values in sorted(kept.items())}
+
+
+def note(kept: dict[str, list[float]], sample: Question, read: Sequence[int], said: Sequence[int]) -> None:
+    where = "beyond" if sample.beyond else "inside"
+    mean = statistics.mean(read)
+    kept[f"read {where}"].append(mean)
+    kept[f"said {where}"].append(statistics.mean(said))
+    words = sample.source.split()
+    if len(words) == 1:
+        kept[f"read of {sum(map(str.isdigit, sample.source))}"].append(mean)
+        kept[f"said of {sum(map(str.isdigit, sample.source))}"].append(statistics.mean(said))
+        return
+    sentence = 0
+    parts: dict[str, list[int]] = defaultdict(list)
+    for word, steps in zip(words, read, strict=False):  # the end token stands behind the last word
+        last = sentence == words.count(".")
+        parts["question" if last else "support" if sentence in sample.support else "others"].append(steps)
+        sentence += word == "."
+    kept[f"read of {words.count('.')}"].append(mean)
+    for part, steps in parts.items():
+        kept[f"{part} {where}"].append(statistics.mean(steps))
+
+
+# -- the figure
+
+
+def figure(out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    tests = {name: json.loads(path.read_text()) for name in NAMES if (path := out / f"{name}.test.json").exists()}
+    shown, axes = plt.subplots(2, 3, figsize=(16, 8), layout="constrained", width_ratios=(2.2, 1, 1))
+    for place, where in zip(axes[:, 0], ("inside", "beyond"), strict=True):
+        _bars(place, tests, where)
+    axes[0, 0].legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.1))
+    _by_facts(axes[0, 1], tests)
+    _by_parts(axes[0, 2], tests)
+    _by_digits(axes[1, 1], tests)
+    _time(axes[1, 2], out)
+    for place in axes.flat:
+        place.grid(axis="y", alpha=0.25)
+        place.set_axisbelow(True)
+        place.spines[["top", "right"]].set_visible(False)
+    shown.savefig(out / "universal.png", dpi=130)
+
+
+def _bars(place: Any, tests: Mapping[str, Any], where: str) -> None:
+    tasks = (*DIGITS, *FACTS)
+    for number, system in enumerate(SIZES):
+        at = [n + 0.27 * (number - 1) for n in range(len(tasks))]
+        shares = [tests.get(f"{task}-{system}", {}).get(task, {}).get(f"exact_{where}", float("nan")) for task in tasks]
+        bars = place.bar(at, shares, 0.25, color=LOOKS[system], label=SAID[system])
+        place.bar_label(bars, fmt="{:.0f}", fontsize=7, padding=1)
+    title = "as long as those that were learnt from" if where == "inside" else "longer, up to twice"
+    place.set(title=f"Questions {title}", ylabel="right answers, %", ylim=(0, 108), xticks=range(len(tasks)))
+    place.set_xticklabels(tasks)
+
+
+def _by_facts(place: Any, tests: Mapping[str, Any]) -> None:
+    """Steps for the tokens of stories of the trained length, by the facts that decide the answer."""
+    lines: dict[str, list[tuple[int, float]]] = {"a model for each": [], "one model for all": []}
+    for number, task in enumerate(FACTS, start=1):
+        for label, name in zip(lines, (f"{task}-halting", "facts-halting"), strict=True):
+            found = tests.get(name, {}).get(task, {}).get("ponder")
+            if found:
+                lines[label].append((number, found["read inside"]))
+    for (label, points), style in zip(lines.items(), ("o--", "o-"), strict=True):
+        if points:
+            place.plot(*zip(*points, strict=True), style, color=LOOKS["halting"], label=label)
+            place.legend(frameon=False, fontsize=8)
+    place.set(title="Steps a token of a story", xlabel="supporting facts", ylabel="mean steps", xticks=(1, 2, 3))
+
+
+def _by_parts(place: Any, tests: Mapping[str, Any]) -> None:
+    parts = {"support": "#c8501e", "others": "#e3b9a4", "question": "#2b51aa"}
+    tasks = [task for task in FACTS if tests.get(f"{task}-halting")]
+    for number, (part, colour) in enumerate(parts.items()):
+        steps = [tests[f"{task}-halting"][task]["ponder"].get(f"{part} inside", 0.0) for task in tasks]
+        said = {"support": "deciding sentences", "others": "other sentences", "question": "the question"}[part]
+        place.bar([n + 0.27 * (number - 1) for n in range(len(tasks))], steps, 0.25, color=colour, label=said)
+    place.set(title="Where in a story", ylabel="mean steps", xticks=range(len(tasks)))
+    place.set_xticklabels(tasks)
+    if tasks:
+        place.set_ylim(0, 1.3 * place.get_ylim()[1])  # room for the legend
+        place.legend(frameon=False, fontsize=8)
+
+
+def _by_digits(place: Any, tests: Mapping[str, Any]) -> None:
+    for number, task in enumerate(DIGITS):
+        found = tests.get(f"{task}-halting", {}).get(task, {}).get("ponder", {})
+        for side, style in (("read", "-"), ("said", ":")):
+            points = sorted(
+                (int(key.split()[2]), value) for key, value in found.items() if key.startswith(f"{side} of ")
+            )
+            if points:
+                place.plot(
+                    *zip(*points, strict=True), style, color=f"C{number}", label=task if side == "read" else None
+                )
+    place.axvline(LONGEST["digits"] + 0.5, color="#6b7686", lw=0.8)
+    place.set(
+        title="Steps a token (dotted: of the answer)", xlabel="digits (line: longest learnt from)", ylabel="mean steps"
+    )
+    if place.get_legend_handles_labels()[0]:
+        place.legend(frameon=False, fontsize=8)
+
+
+def _time(place: Any, out: Path) -> None:
+    paces = {system: path for system in SIZES if (path := told(out / "alone", system)).exists()}
+    seconds = [json.loads(path.read_text())["seconds_per_1000"] for path in paces.values()]
+    bars = place.bar(range(len(paces)), seconds, 0.6, color=[LOOKS[system] for system in paces])
+    place.bar_label(bars, fmt="{:.1f}", fontsize=8, padding=1)
+    place.set(title="Time of training, alone", ylabel="seconds for 1,000 steps", xticks=range(len(paces)))
+    place.set_xticklabels(list(paces))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", choices=("trials", "train", "time", "test", "figure"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", choices=(*NAMES, *TASKS, JOINT, *SIZES, []))
+    parser.add_argument("--together", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--samples", type=int, default=100_000, help="questions to learn from")
+    parser.add_argument("--count", type=int, default=1000, help="questions of each kind to validate and to test by")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of the trainings")
+    asked = parser.parse_args()
+    names = [name for name, parts in NAMES.items() if not asked.names or {name, *parts} & set(asked.names)]
+    many = Sizes(asked.samples, asked.count)
+    if asked.work == "trials":
+        trials(asked.out, asked.together, many, asked.set)
+    elif asked.work == "train":
+        train(names, asked.out, asked.together, many, asked.set)
+    elif asked.work == "time":
+        time(asked.out, [name for name in SIZES if not asked.names or name in asked.names], many, asked.set)
+    elif asked.work == "test":
+        test(names, asked.out, many)
+    else:
+        figure(asked.out)
+
+
+if __name__ == "__main__":
+    main()
