@@ -27,7 +27,9 @@ def farthest(places: np.ndarray, count: int) -> list[int]:
     chosen, left = [0], [float("inf")] * len(places)
     while len(chosen) < count:
         for j, place in enumerate(places):
-            left[j] = min(left[j], sum((float(a) - float(b)) ** 2 for a, b in zip(place, places[chosen[-1]], strict=True)))
+            left[j] = min(
+                left[j], sum((float(a) - float(b)) ** 2 for a, b in zip(place, places[chosen[-1]], strict=True))
+            )
         chosen.append(max((j for j in range(len(places)) if j not in chosen), key=lambda j: (left[j], -j)))
     return chosen
 
@@ -96,7 +98,9 @@ def block(w: Weights, name: str, x: list[np.ndarray], places: np.ndarray, count:
     return [relu(row + y) for row, y in zip(x, left, strict=True)]
 
 
-def down(w: Weights, name: str, x: list[np.ndarray], places: np.ndarray, kept: Sequence[int], count: int) -> list[np.ndarray]:
+def down(
+    w: Weights, name: str, x: list[np.ndarray], places: np.ndarray, kept: Sequence[int], count: int
+) -> list[np.ndarray]:
     made = []
     for i, near in zip(kept, nearest(places, count, places[list(kept)]), strict=True):
         rows = [linear(w, f"{name}.linear", np.concatenate([places[j] - places[i], x[j]])) for j in near]

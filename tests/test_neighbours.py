@@ -1,4 +1,4 @@
-"""Neighbours, farthest points and what is carried between them, beside plain loops; and each way of searching beside the others."""
+"""Neighbours, farthest points and what is carried between them, beside plain loops; each way of searching beside the others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def points(count: int, kind: str, seed: int = 0) -> Tensor:
     return x / 32
 
 
-def plain_nearest(places: Tensor, counts: tuple[int, ...], count: int, queries: Tensor, asking: tuple[int, ...]) -> Tensor:
+def plain_nearest(
+    places: Tensor, counts: tuple[int, ...], count: int, queries: Tensor, asking: tuple[int, ...]
+) -> Tensor:
     rows, first = [], 0
     for own, asked in zip(places.split(counts), queries.split(asking), strict=True):
         near = plainly.nearest(own.double().numpy(), count, asked.double().numpy())
@@ -61,7 +63,9 @@ def plain_nearest(places: Tensor, counts: tuple[int, ...], count: int, queries: 
 @dtypes
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("count", [1, 8])
-def test_neighbours_are_those_that_a_plain_search_finds(kind: str, dtype: Any, counts: tuple[int, ...], count: int) -> None:
+def test_neighbours_are_those_that_a_plain_search_finds(
+    kind: str, dtype: Any, counts: tuple[int, ...], count: int
+) -> None:
     x = points(sum(counts), kind).to(dtype)
     found = nearest(x, Packing(counts), count)
     assert torch.equal(found, plain_nearest(x, counts, count, x, counts))
@@ -72,9 +76,7 @@ def test_neighbours_are_those_that_a_plain_search_finds(kind: str, dtype: Any, c
 def test_others_may_ask_for_neighbours(kind: str, counts: tuple[int, ...]) -> None:
     x, kept = points(sum(counts), kind).float(), Packing(counts).thinned(3)
     queries = points(kept.total, kind, seed=1).float()
-    assert torch.equal(
-        nearest(x, Packing(counts), 5, queries, kept), plain_nearest(x, counts, 5, queries, kept.counts)
-    )
+    assert torch.equal(nearest(x, Packing(counts), 5, queries, kept), plain_nearest(x, counts, 5, queries, kept.counts))
     assert torch.equal(nearest(queries, kept, 3, x, Packing(counts)), plain_nearest(queries, kept.counts, 3, x, counts))
 
 

@@ -90,7 +90,7 @@ def test_what_is_scored_is_decoded_as_what_is_asked(tmp_path: Path) -> None:
 def test_maps_are_never_mixed(task: str) -> None:
     """The recipes of pretraining mix pictures and their classes."""
     for system in SYSTEMS.values():
-        if task in system.tasks:
+        if task in system.tasks and system.reads == "pictures":
             for name in system.presets:
                 order = new_order(Asked(find_task(task, "pictures"), name, Sources(("x",)), {}))
                 assert order.settings.data.mixup == 0, name

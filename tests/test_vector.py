@@ -137,7 +137,7 @@ def test_what_stands_for_a_missing_neighbour_counts_for_nothing(form: str) -> No
         again = copy.deepcopy(attention)
         index = near.index.where(near.real, other)
         given = x.clone().requires_grad_()
-        said = again(given, Near(index, near.apart.where(near.real[..., None], 5.0 + other), near.real))
+        said = again(given, Near.of(index, near.apart.where(near.real[..., None], 5.0 + other), near.real))
         said.backward(told)
         found.append((said.detach(), given.grad, [p.grad for p in again.parameters()], list(again.buffers())))
     (said, grad, grads, kept), (said2, grad2, grads2, kept2) = found
@@ -191,7 +191,9 @@ def test_the_largest_among_neighbours_is_taken(counts: tuple[int, ...]) -> None:
 def test_a_norm_of_rows_is_that_of_torch() -> None:
     ours, theirs = RowNorm(6).double(), nn.BatchNorm1d(6).double()
     for part in (ours, theirs):
-        part.load_state_dict({"weight": torch.arange(1.0, 7), "bias": torch.arange(6.0)} | dict(part.named_buffers()), strict=False)
+        part.load_state_dict(
+            {"weight": torch.arange(1.0, 7), "bias": torch.arange(6.0)} | dict(part.named_buffers()), strict=False
+        )
     x = torch.randn(7, 5, 6).double()
     for _ in range(2):
         assert torch.allclose(ours(x), theirs(x.flatten(0, 1)).view_as(x), atol=1e-12)

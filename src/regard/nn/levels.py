@@ -31,7 +31,7 @@ class Level:
     clouds: Int[Tensor, "M"]
     """the cloud that each belongs to"""
     even: int
-    """how many each cloud has, where all have as many; else 0"""
+    """how many each cloud has, where that is known of all levels to be one number; else 0"""
     below: Near | None = None
     """their neighbours in the level before; None: this is the finest"""
     coarse: Int[Tensor, "N K"] | None = None
@@ -72,14 +72,13 @@ def survey(
     Clouds of one size are surveyed without waiting for a device, and compiled code goes on through it; of others the sizes
     must be known first."""
     if offsets.longest * (len(offsets.starts) - 1) == len(x):
-        return _surveyed(x, offsets, rates, counts, rises, ordered)
+        return _surveyed(x, Packing.of(len(x), offsets), rates, counts, rises, ordered)
     return _interrupted(x, offsets, rates, counts, rises, ordered)
 
 
 def _surveyed(
-    x: Tensor, offsets: Offsets, rates: Sequence[int], counts: Sequence[int], rises: bool, ordered: bool
+    x: Tensor, packing: Packing, rates: Sequence[int], counts: Sequence[int], rises: bool, ordered: bool
 ) -> Survey:
-    packing = Packing.of(len(x), offsets)
     names, back = torch.arange(len(x), device=x.device), None
     if ordered:
         back, names = names, in_order(x, packing)
@@ -101,7 +100,13 @@ def _surveyed(
     return Survey(levels, back)
 
 
-_interrupted = torch.compiler.disable(_surveyed)  # type: ignore[no-untyped-call]
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _interrupted(
+    x: Tensor, offsets: Offsets, rates: Sequence[int], counts: Sequence[int], rises: bool, ordered: bool
+) -> Survey:
+    found = _surveyed(x, Packing.of(len(x), offsets), rates, counts, rises, ordered)
+    # clouds of 64 and 65 points have equally many at the next level: compiled code shall not be made anew for such
+    return replace(found, levels=[replace(level, even=0) for level in found.levels])
 
 
 def _exact(places: Tensor) -> Tensor:
@@ -114,9 +119,10 @@ def near_of(
 ) -> Near:
     """The neighbours of some points, and where they stand from there."""
     index = nearest(places, packing, count, queries, asking)
-    real = index >= 0 if packing.least < index.shape[1] else None
-    index = index if real is None else index.clamp(min=0)
-    return Near(index, gathered(places, index) - queries[:, None], real)
+    if packing.least >= index.shape[1]:
+        return Near(index, gathered(places, index) - queries[:, None])
+    real, index = index >= 0, index.clamp(min=0)
+    return Near.of(index, gathered(places, index) - queries[:, None], real)
 
 
 def in_order(x: Float[Tensor, "N C"], packing: Packing) -> Int[Tensor, "N"]:

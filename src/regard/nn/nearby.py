@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.nn.packing import Packing
 
-ASK, VISIT = 64, 32
+ASK, VISIT = 32, 32
 """queries of a program, and points that they visit at a time"""
 LEAP = 1_000_003
 """a prime above the number of visits: so each comes once"""

@@ -28,6 +28,8 @@ ROOM = 2**21
 """Pairs that are compared at once: each takes at most 64 bytes, so 128 MiB, however many points there are."""
 MANY = 2**11
 """Points of a cloud from which it is searched by cells: those who ask times those who answer would be too many."""
+VERY_MANY = 2**17
+"""The same on CUDA, where a kernel compares all pairs; cells are faster beyond this, but must be waited for."""
 
 
 def nearest(
@@ -58,19 +60,24 @@ def weighed(
 
 def _search(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], count: int) -> Tensor:
     packing, asked = Packing(tuple(counts)), Packing(tuple(asking))
-    if nearby is not None and nearby.serves(places, count):
+    if nearby is not None and nearby.serves(places, count) and not _worth(places, packing):
         return nearby.nearest(places, queries, packing, asked, count)
     found = places.new_empty(_shape(queries, counts, count), dtype=torch.int64)
     for first, last in _groups(packing, asked):
         (some, rows), (those, ask) = packing.part(first, last), asked.part(first, last)
         most = min(count, some.longest)
         if some.longest >= MANY:
-            part = nearest_by_cells(places[rows], queries[ask], most, ROOM)
+            part = nearest_by_cells(places[rows], queries[ask], most, ROOM if places.device.type == "cpu" else 8 * ROOM)
         else:
             part = _side_by_side(places[rows], some, queries[ask], those, most)
         found[ask, : part.shape[1]] = torch.where(part < 0, part, part + rows.start)
         found[ask, part.shape[1] :] = -1
     return found
+
+
+def _worth(places: Tensor, packing: Packing) -> bool:
+    """Whether cells are faster than the kernel on CUDA, and may be waited for."""
+    return packing.longest >= VERY_MANY and not torch.cuda.is_current_stream_capturing()
 
 
 def _shape(queries: Tensor, counts: list[int], count: int) -> tuple[int, int]:

@@ -57,13 +57,22 @@ class Near:
     real: Bool[Tensor, "N K"] | None = None
     """True where there is a neighbour; None: everywhere"""
 
-    def through(self, net: nn.Module, x: Float[Tensor, "N K C"]) -> Float[Tensor, "N K E"]:
+    listed: Int[Tensor, "E"] | None = None
+    """where it is True, counted through all"""
+
+    @classmethod
+    def of(cls, index: Int[Tensor, "N K"], apart: Float[Tensor, "N K 3"], real: Bool[Tensor, "N K"]) -> Near:
+        """Of neighbours that are not all there; the device is waited for, to know how many are."""
+        return cls(index, apart, real, real.flatten().nonzero()[:, 0])
+
+    def through(self, net: nn.Module, x: Float[Tensor, "N K C"]) -> Float[Tensor, "N K C2"]:
         """A net applied to every neighbour. Those that are not there do not count in the statistics of norms: they are left
         out, and 0 stands for them."""
-        if self.real is None:
+        if self.listed is None:
             return net(x)
-        made = net(x[self.real])
-        return made.new_zeros(*self.real.shape, made.shape[-1]).index_put((self.real,), made)
+        made = net(gathered(x.flatten(0, 1), self.listed))
+        every = made.new_zeros(self.index.numel(), made.shape[-1]).index_copy(0, self.listed, made)
+        return every.view(*self.index.shape, -1)
 
     def keys(self) -> Int[Tensor, "1 1 N K"]:
         """As a watcher is told: -1 where there is no neighbour."""
@@ -90,11 +99,10 @@ class VectorAttention(nn.Module):
         return self.width // self.shares
 
     def forward(self, x: Float[Tensor, "N D"], near: Near, *, seen: Recorder | None = None) -> Float[Tensor, "N D"]:
-        apart = near.apart if self.turned else -near.apart
-        offset = near.through(self.place, apart.to(x.dtype))
-        q = self.q(x)[:, None]
-        k, v = gathered(self.kv(x), near.index).chunk(2, -1)
-        scores = near.through(self.score, (k - q if self.turned else q - k) + offset)
+        offset = near.through(self.place, (near.apart if self.turned else -near.apart).to(x.dtype))
+        k, v = (gathered(part, near.index) for part in self.kv(x).chunk(2, -1))
+        apart = k - self.q(x)[:, None]
+        scores = near.through(self.score, offset + apart if self.turned else offset - apart)
         weights = self.weights(scores, near)
         if seen is not None:
             seen(weights.permute(2, 0, 1)[None], near.keys())
