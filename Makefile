@@ -28,7 +28,7 @@ check: .venv/ready-dev
 	touch $@
 
 .venv/ready-dev: .venv/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,parity,parquet]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,parity,parquet,clouds]'
 	touch $@
 
 clean:

@@ -14,7 +14,10 @@ import regard
 from captioners import config_of
 from conftest import Trained
 from encoders import encoder
+from gatherers import cloud
+from gatherers import made as gatherer
 from headed import SIZES
+from regard.data.ply import write_ply
 from regard.data.recall import Question
 from regard.data.settings import Data
 from regard.explain import explains
@@ -22,7 +25,7 @@ from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
 from regard.runs.card import _use
 from regard.systems import SYSTEMS, gpt2, universal
-from regard.tasks import SEEING, TASKS, Task
+from regard.tasks import EVERY, SEEING, TASKS, Task
 from sights import fresh
 from test_cli import Cli
 from test_cli import cli as cli
@@ -66,6 +69,8 @@ MADE: dict[str, Any] = {
     "segment": lambda: fresh("dpt", "segment"),
     "depth": lambda: fresh("dpt", "depth"),
     "draw": lambda: fresh("imagegpt", "draw"),
+    "discern": lambda: gatherer("classify"),
+    "partition": lambda: gatherer("segment"),
     **{name: lambda name=name: captioner(name) for name in SYSTEMS if name.startswith("caption-")},
 }  # fmt: skip
 
@@ -81,7 +86,7 @@ def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[st
 
 def test_every_task_is_asked_here() -> None:
     tasks = {(made.task.reads, made.task.name) for made in (make() for make in MADE.values())}
-    known = {(task.reads, task.name) for group in (TASKS, SEEING) for task in group.values()}
+    known = {(task.reads, task.name) for task in EVERY}
     assert known - tasks == {("text", "translate")}, "whose run is asked below"
 
 
@@ -91,6 +96,7 @@ def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, mo
     model: Model = MADE[name]().float()
     model.save("run")
     Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("picture.jpg")
+    write_ply("cloud.ply", cloud())
     words = commands("run", model.task, ASKED.get(name, ()))
     assert [line[0] for line in words] == ["run", "explain", "evaluate"]
     for line in words[:-1]:

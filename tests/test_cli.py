@@ -174,7 +174,7 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years")
     assert cli("demo", "--out", "mine", "--again").code == 2 and Path("mine/thesis.txt").exists()
-    assert cli("demo", "paint") == (2, "", "regard: unknown demo 'paint'. There is: caption, translate.\n")
+    assert cli("demo", "paint") == (2, "", "regard: unknown demo 'paint'. There is: caption, clouds, translate.\n")
 
 
 # -- run

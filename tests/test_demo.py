@@ -122,10 +122,24 @@ def test_what_was_looked_at_is_measured_in_scenes_from_all_over(show: Shown, mon
     assert {tuple(box) for box in found[0].boxes} == {tuple(rows[0]["objects"][0]["box"])}
 
 
+def test_the_demo_of_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.runs.demos.clouds.ROOMS", {"train": 4, "valid": 2, "test": 3})
+    few = ("data.points=128", "train.passes=0", "train.steps=2", "train.every=2", "train.clouds=2", "train.log=1")
+    monkeypatch.setattr("regard.runs.demos.clouds.Rooms.settings", (*few, "train.precision=float32"))
+    told = show("clouds")
+    run, data = Path("runs/demo-clouds"), Path("runs/demo-clouds-data")
+    assert "miou" in told and "What a point looked at" in told and len(list((data / "train").glob("*.ply"))) == 4
+    assert [path.name for path in sorted((run / "answers").glob("*.html"))] == [f"room-00{n}.html" for n in range(3)]
+    assert (run / "attention.html").exists() and json.loads((run / "demo.json").read_text())["test"]["samples"] == 3
+    (data / "test" / "room-001.ply").write_bytes(b"ply\nbroken off")
+    shown = show("clouds")
+    assert "regard demo clouds --again" in shown and "step " not in shown and "room-001" in shown
+
+
 def test_demos_have_folders_of_their_own_and_an_unknown_one_is_refused_by_name() -> None:
-    assert list(DEMOS) == ["translate", "caption"] == [kind.task for kind in DEMOS.values()]
-    assert [kind.out for kind in DEMOS.values()] == ["runs/demo", "runs/demo-caption"]
-    with pytest.raises(UnknownName, match=r"unknown demo 'paint'. There is: caption, translate."):
+    assert list(DEMOS) == ["translate", "caption", "clouds"] == [kind.name for kind in DEMOS.values()]
+    assert [kind.out for kind in DEMOS.values()] == ["runs/demo", "runs/demo-caption", "runs/demo-clouds"]
+    with pytest.raises(UnknownName, match=r"unknown demo 'paint'. There is: caption, clouds, translate."):
         demo("paint")
     with pytest.raises(UnknownName, match=r"Did you mean 'caption'\?"):
         demo("captions")

@@ -26,8 +26,8 @@ from regard.learn.settings import Train
 from regard.model import Identity, Model, assemble
 from regard.systems import SYSTEMS, imagegpt
 from regard.tasks import SEEING, find_task
+from regard.tasks.opened import some
 from regard.tasks.painting import Painting, draw_completions, shifted
-from regard.tasks.pictured import some
 from regard.tasks.probe import Part, features, fit, layers_of, probe, said
 from regard.tasks.task import Encoded, Sums
 from regard.waists import Batch

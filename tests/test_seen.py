@@ -23,7 +23,7 @@ from regard.model import Model
 from regard.nn.watch import watch
 from regard.runs.evaluating import evaluate
 from regard.tasks import find_task
-from regard.tasks.pictured import row_of, source_of
+from regard.tasks.opened import row_of, source_of
 from regard.tasks.task import Terms
 from regard.waists import Batch
 

@@ -182,6 +182,28 @@ for channels in (16, 20):
             assert (enlarged.forward(x, given, *new) - wanted - more).abs().max() < 1e-5, (channels, old, new)
 """
 
+NEARBY = """
+import torch
+from regard.nn import farthest, nearby, neighbours, spreading
+from regard.nn.packing import Packing
+
+torch.manual_seed(0)
+nearby.VISIT, nearby.ASK = 8, 16
+for counts, count in (((1,), 4), ((15, 5, 20, 1), 3), ((17, 17), 16), ((20, 3), 5)):
+    total, packing = sum(counts), Packing(counts)
+    for places in (torch.randn(total, 3).round(), torch.zeros(total, 3), torch.randn(total, 3) + 1e4):
+        assert torch.equal(nearby.nearest(places, places, packing, packing, count), neighbours.nearest(places, packing, count))
+        kept = packing.thinned(3)
+        chosen = spreading.spread(places, packing, kept)
+        assert torch.equal(farthest.spread(places, packing, kept), chosen), counts
+        few = places[chosen]
+        assert torch.equal(nearby.nearest(few, places, kept, packing, 3), neighbours.nearest(few, kept, 3, places, packing))
+        found = nearby.nearest(places, few, packing, kept, count)
+        assert torch.equal(found, neighbours.nearest(places, packing, count, few, kept))
+places, packing = torch.randn(60, 3), Packing((60,))
+places = places[places[:, 0].argsort()]  # each nearer than those before
+assert torch.equal(nearby.nearest(places, places, packing, packing, 8), neighbours.nearest(places, packing, 8))
+"""
 
 OVERHANG = """
 import torch
@@ -198,7 +220,7 @@ for length in (33, 48, 64, 5, 90):
 """
 
 
-@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY, STEP, FEW, ENLARGED, OVERHANG])
+@pytest.mark.parametrize("program", [SHORT, JOINED, VOCABULARY, STEP, FEW, ENLARGED, OVERHANG, NEARBY])
 def test_a_kernel_says_what_the_formula_says(program: str) -> None:
     # in a process of its own: the interpreter is chosen when Triton is imported
     source = str(Path(__file__).parents[1] / "src")

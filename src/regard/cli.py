@@ -55,16 +55,18 @@ def root(
 
 @app.command()
 def demo(
-    what: Annotated[str, typer.Argument(help="translate: sentences; caption: pictures.")] = "translate",
+    what: Annotated[
+        str, typer.Argument(help="translate: sentences; caption: pictures; clouds: rooms of points.")
+    ] = "translate",
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="The folder of the run; runs/demo or runs/demo-caption if not said.", show_default=False
+            "--out", help="The folder of the run; runs/demo or runs/demo-WHAT if not said.", show_default=False
         ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace the run that an earlier demo left there.")] = False,
 ) -> None:
-    """Train a translator or a captioner on embedded data, score it, ask it, draw its attention."""
+    """Train a small model on embedded data, score it, ask it, draw its attention."""
     from regard.runs.demo import demo as run_demo
 
     run_demo(what, out, again, console())
@@ -147,7 +149,9 @@ def run(
     run: Folder,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts, files of lines or of rows as for training, pictures. Without: standard input."),
+        typer.Argument(
+            help="Texts, files of lines or of rows as for training, pictures, clouds. Without: standard input."
+        ),
     ] = None,
     assigned: Assigned = None,
     device: Device = "auto",
@@ -163,7 +167,7 @@ def run(
     ] = None,
     columns: Columns = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The folder for answers that are pictures; 'answers' if not said.")
+        Path | None, typer.Option("--out", help="The folder for answers that are files; 'answers' if not said.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
@@ -209,7 +213,7 @@ def explain(
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, from 1 (pictures).")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head, from 1 (pictures).")] = None,
     at: Annotated[
-        str | None, typer.Option("--at", help="ROW,COLUMN: what this pixel of a picture looked at, from 0.")
+        str | None, typer.Option("--at", help="ROW,COLUMN of a picture, NUMBER or X,Y,Z of a cloud: what it looked at.")
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -226,7 +230,7 @@ def explain(
         if model.task.name != "choose" or len(given) > 1:
             raise RegardError("--choices is for a model that chooses, and for one context.")
         given.append(choices)
-    found = model.explain(*given, at=place(at))
+    found = model.explain(*given, at=place(at, model.task.reads))
     path = found.save(out, layer, head)
     print(found.title, path, *found.beside(path), sep="\n")
 

@@ -20,9 +20,14 @@ UMASK = _umask()
 
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all."""
+    # in text mode a line ends as it does in other files of the system
+    write_bytes(path, text.replace("\n", os.linesep).encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.writing")
     try:
-        aside.write_text(text, encoding="utf-8")
+        aside.write_bytes(content)
         flush(aside)
         os.replace(aside, path)
     except OSError:

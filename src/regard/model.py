@@ -21,6 +21,8 @@ from regard.explain.explanation import Explanation
 from regard.inputs.captions import Captions
 from regard.inputs.palette import Palette
 from regard.inputs.pixels import Pixels
+from regard.inputs.points import FILE as POINTS_FILE
+from regard.inputs.points import Points
 from regard.inputs.text import Text
 from regard.loading import OWN_FILE, fill, named_labels, open_eyes, read_identity, read_tensors, seen_through
 from regard.nn.linear import recheck
@@ -54,7 +56,7 @@ class Identity:
 
 class Model(nn.Module):
     def __init__(self, body: nn.Module, identity: Identity, reader: Any = None) -> None:
-        """`reader`: what turns samples into tensors, a tokenizer or what is to be done with pixels."""
+        """`reader`: what turns samples into tensors, a tokenizer or what is to be done with pixels or points."""
         super().__init__()
         self.body: Any = body
         self.identity, self.reader = identity, reader
@@ -115,8 +117,9 @@ class Model(nn.Module):
     def answer(self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any) -> Answer | list[Answer]:
         """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …
 
-        An input is a text; for classify also a pair (a, b), for choose {"context": …, "choices": […]}, for tag also a tuple
-        of words, for span (question, context), for embed also {"query": …, "among": […], "best": 5}."""
+        An input is a text, a picture or a cloud, whatever the model reads; of texts for classify also a pair (a, b), for choose
+        {"context": …, "choices": […]}, for tag also a tuple of words, for span (question, context), for embed also
+        {"query": …, "among": […], "best": 5}."""
         recheck()
         decode = told(self.identity.decode, settings)
         single = self.task.alone(inputs)
@@ -155,9 +158,9 @@ class Model(nn.Module):
         finally:
             self.train(training)
 
-    def explain(self, source: Any, target: str | None = None, *, at: tuple[int, int] | None = None) -> Explanation:
-        """What each layer and head looked at when it answered `source` (or was given `target`). `at` is a pixel, (row,
-        column) of a picture as the model reads it: what that place looked at."""
+    def explain(self, source: Any, target: str | None = None, *, at: Any = None) -> Explanation:
+        """What each layer and head looked at when it answered `source` (or was given `target`). `at`: what one place looked at,
+        a pixel (row, column) of a picture as the model reads it, or a point of a cloud, by its number or as (x, y, z)."""
         return explain(self, source, target, at)
 
     def weights(self) -> dict[str, Tensor]:
@@ -187,10 +190,20 @@ class Model(nn.Module):
             )
         return found
 
+    def points_or_refuse(self) -> Points:
+        if not isinstance(self.reader, Points):
+            raise RegardError(
+                f"{self.identity.source or 'this model'} has no {POINTS_FILE}, so it is not known how clouds are made ready "
+                "for it; logits(points) and states(points) work without one."
+            )
+        return self.reader
+
     def reader_or_refuse(self) -> Any:
-        """What its task reads by: pixels, a tokenizer, or both."""
-        if self.task.reads != "text":
+        """What its task reads by: pixels, points, a tokenizer, or pixels and a tokenizer."""
+        if self.task.reads == "pictures":
             self.pixels_or_refuse()
+        if self.task.reads == "points":
+            self.points_or_refuse()
         if self.task.worded:
             self.text_or_refuse()
         return self.reader

@@ -1,4 +1,4 @@
-"""Rows of tables that name pictures, or hold them: Parquet may have their bytes, as published sets have."""
+"""Rows of tables that name pictures or clouds, or hold them: Parquet may have their bytes, as published sets have."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ CALLED = {
     "label": ("label", "class", "labels"),
     "mask": ("mask", "segmentation", "annotation", "label"),
     "depth": ("depth", "depth_map"),
+    "cloud": ("cloud", "point_cloud", "pointcloud", "mesh", "scan", "file_name", "filename", "file", "path"),
 }
 """What columns may be called, the likeliest first."""
 ROOM = 1 << 24
@@ -34,13 +35,16 @@ class Inside:
     name: str = ""
 
 
-def iterate_table(entry: str, beside: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[Row]:
-    """Of each row the line and the values of `image` and of what stands `beside` it: texts, or what lies `Inside`."""
-    names = ("image", beside) if beside else ("image",)
+def iterate_table(
+    entry: str, beside: str, columns: Mapping[str, str] | None, complain: Complain, first: str = "image"
+) -> Iterator[Row]:
+    """Of each row the line and the values of `first`, a picture or a cloud, and of what stands `beside` it: texts, or what lies
+    `Inside`."""
+    names = (first, beside) if beside else (first,)
     Wanted(names, columns)  # a wrong choice is refused before names are looked for
     path = existing(entry)
     if format_of(path) in PARQUET:
-        return _parquet(path, _chosen(parquet_names(path), names, columns), complain)
+        return _parquet(path, names, _chosen(parquet_names(path), names, columns), complain)
     chosen = _chosen(heading(entry), names, columns)
     rows = iterate_rows(entry, names, chosen, complain, numbers=tuple(name for name in names if name == "label"))
     return ((line, {name: value.strip() for name, value in row.items()}) for line, row in rows)
@@ -63,7 +67,7 @@ def _chosen(
 # -- Parquet
 
 
-def _parquet(path: Path, chosen: Mapping[str, str] | None, complain: Complain) -> Iterator[Row]:
+def _parquet(path: Path, names: Sequence[str], chosen: Mapping[str, str] | None, complain: Complain) -> Iterator[Row]:
     import pyarrow  # that it is there was seen when the names were read
     from pyarrow import parquet
 
@@ -72,7 +76,7 @@ def _parquet(path: Path, chosen: Mapping[str, str] | None, complain: Complain) -
     number = 0
     try:
         with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
-            columns = _columns(path, file.schema_arrow, chosen)
+            columns = _columns(path, file.schema_arrow, names, chosen)
             classes = _class_names(file.schema_arrow, columns.get("label", ""))
             size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
             batch = max(1, min(1024, ROOM * file.metadata.num_rows // max(size, 1)))
@@ -97,11 +101,12 @@ def _parquet(path: Path, chosen: Mapping[str, str] | None, complain: Complain) -
         raise DataError(f"is no Parquet file, or a damaged one{where} ({reason}).", path, advice=advice) from error
 
 
-def _columns(path: Path, schema: Any, chosen: Mapping[str, str] | None) -> dict[str, str]:
+def _columns(path: Path, schema: Any, names: Sequence[str], chosen: Mapping[str, str] | None) -> dict[str, str]:
     there = [item.name for item in schema]
     if chosen is None:
-        advice = f"Say which to use: --columns image=NAME label=NAME, of: {listed(there)}."
-        raise DataError("no columns have names that pictures and what belongs to them have.", path, advice=advice)
+        said, what = " ".join(f"{name}=NAME" for name in names), "clouds" if names[0] == "cloud" else "pictures"
+        advice = f"Say which to use: --columns {said}, of: {listed(there)}."
+        raise DataError(f"no columns have names that {what} and what belongs to them have.", path, advice=advice)
     for name in chosen.values():
         if name not in there:
             raise UnknownColumn(name, map(short, there), f"{path} has: {listed(there)}.")

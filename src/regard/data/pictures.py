@@ -182,7 +182,7 @@ def _refuse_foreign(entry: str, folder: str, wanted: str) -> None:
         names = sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
     _refuse_pairs(entry, names, wanted)
     if wanted == "classes":
-        _refuse_splits(entry, names)
+        refuse_splits(entry, names)
 
 
 def _refuse_pairs(entry: str, names: Sequence[str], wanted: str) -> None:
@@ -201,7 +201,8 @@ def _refuse_pairs(entry: str, names: Sequence[str], wanted: str) -> None:
     )  # fmt: skip
 
 
-def _refuse_splits(entry: str, names: Sequence[str]) -> None:
+def refuse_splits(entry: str, names: Sequence[str]) -> None:
+    """Folders that are parts of the data, which are named each by itself."""
     if names and all(name.lower() in SPLITS for name in names):
         held = [name for name in names if not name.lower().startswith("train")]
         valid = f" --valid {os.path.join(entry, held[0])}" if held and len(names) > 1 else ""

@@ -37,7 +37,8 @@ class Data:
     crop: float = 1.0
     """pictures to learn from are cut out at random: the least share of a picture that is taken; 1: pictures are left whole"""
     shift: float = 0.0
-    """they are moved by up to this share of their sides, by whole pixels: for small pictures, which a cut-out would blur"""
+    """they are moved by up to this share of their sides, by whole pixels: for small pictures, which a cut-out would blur;
+    clouds along each axis by up to this, in the unit of their frame"""
     flip: bool = False
     """every second one is mirrored; captions are not, which may say 'left of'"""
     colour: float = 0.0
@@ -46,6 +47,27 @@ class Data:
     """a grey rectangle covers up to this share of every second one, so that no part alone decides"""
     mixup: float = 0.0
     """two pictures are mixed, and their classes: the parameter of the Beta distribution of the shares; 0: they are not"""
+    points: int = -1
+    """points that are drawn of each cloud, others each time; 0: all; -1: 1,024 to classify, 4,096 to segment"""
+    frame: Literal["auto", "unit", "centred", "floor"] = "auto"
+    """where clouds are laid. unit: their mean at 0, the farthest point at 1; centred: their mean at 0; floor: their mean in the
+    plane at 0, and the lowest point; auto: unit to classify, floor to segment"""
+    voxel: float = 0.0
+    """edge of cells of which one point each is kept, in the unit of the files; 0: all are"""
+    block: float = 0.0
+    """side of upright columns that scenes are cut into, in the unit of the files; 0: clouds stay whole"""
+    up: Literal["x", "y", "z"] = "z"
+    """the axis of clouds that points upwards"""
+    features: tuple[str, ...] = ("auto",)
+    """what is read beside the places of points: colours, normals; none: nothing; auto: what the clouds have"""
+    turn: Literal["none", "up", "any"] = "none"
+    """clouds to learn from are turned at random: about the axis that points upwards, or about any"""
+    scale: tuple[float, ...] = (1.0, 1.0)
+    """they are scaled by a factor between these"""
+    jitter: float = 0.0
+    """each point is moved by itself, by so much in the mean of its squares, in the unit of the frame"""
+    drop: float = 0.0
+    """up to this share of their points is left out"""
     hidden: float = 0.15
     """share of the tokens that mask hides and asks for"""
     whole_words: bool = False
@@ -68,6 +90,8 @@ class Data:
         for name in ("vocabulary", "longest", "score"):
             if getattr(self, name) < 1:
                 raise SettingError(f"data.{name} must be at least 1, not {getattr(self, name)}.")
+        if self.points < -1:
+            raise SettingError(f"data.points must be at least 0, or -1 for a sensible number, not {self.points}.")
         if self.workers < -1:
             raise SettingError(f"data.workers must be at least 0, or -1 for a sensible number, not {self.workers}.")
         if self.stride < 0:

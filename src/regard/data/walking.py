@@ -15,6 +15,8 @@ PICTURES = (
 DEPTHS = (".png", ".npy", ".tif", ".tiff", ".pfm", ".pgm")
 OURS = ("classes.txt", "classes.json")
 """Files that say something about the others."""
+ABOUT = ("readme.txt", "license.txt", "licence.txt")
+"""Files for people, whose ending may be that of numbers."""
 HIDDEN = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 """What systems leave in folders under a name without a dot in front."""
 
@@ -25,7 +27,7 @@ class Found:
     parts: tuple[str, ...]
     """the names of the folders on the way, and its own"""
     fits: bool
-    """whether it may be a picture, by its name"""
+    """whether it may be what is looked for, by its name"""
     said: str = ""
     """why not"""
 
@@ -39,13 +41,13 @@ class Found:
         return os.path.splitext(self.name)[0]
 
 
-def walk(folder: str, endings: Sequence[str]) -> Iterator[Found]:
+def walk(folder: str, endings: Sequence[str], what: str = "picture") -> Iterator[Found]:
     """Every file, those that do not fit too; of a hidden folder only itself. Links to folders are followed, never upwards."""
-    yield from _walked(folder, (), endings, ())
+    yield from _walked(folder, (), endings, what, ())
 
 
 def _walked(
-    folder: str, parts: tuple[str, ...], endings: Sequence[str], above: tuple[tuple[int, int], ...]
+    folder: str, parts: tuple[str, ...], endings: Sequence[str], what: str, above: tuple[tuple[int, int], ...]
 ) -> Iterator[Found]:
     try:
         own = os.stat(folder)
@@ -60,11 +62,13 @@ def _walked(
         if name.startswith(".") or name in HIDDEN:
             yield Found(path, way, False, f"hidden: {'/'.join(way)}")
         elif os.path.isdir(path):
-            yield from _walked(path, way, endings, (*above, here))
-        elif name.lower().endswith(tuple(endings)):
+            yield from _walked(path, way, endings, what, (*above, here))
+        elif name in OURS:
+            continue
+        elif name.lower().endswith(tuple(endings)) and name.lower() not in ABOUT:
             yield Found(path, way, True)
-        elif name not in OURS:
-            yield Found(path, way, False, f"no picture: {'/'.join(way)}")
+        else:
+            yield Found(path, way, False, f"no {what}: {'/'.join(way)}")
 
 
 def subfolder(folder: str, names: Sequence[str]) -> str | None:

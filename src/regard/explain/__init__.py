@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from regard.errors import RegardError
@@ -13,6 +13,7 @@ from regard.explain.explanation import Explanation
 from regard.explain.language import explain_language
 from regard.explain.painted import explain_painting
 from regard.explain.pictures import Pixel, explain_picture
+from regard.explain.points import explain_cloud
 from regard.explain.translation import explain_translation
 from regard.explain.words import filled, spanned, tagged
 from regard.tasks import Task
@@ -45,19 +46,28 @@ SEEN: dict[str, Callable[[Asked, Any, str | None, Pixel | None], Explanation]] =
 }
 """Of the tasks that read pictures."""
 
+GATHERED: dict[str, Callable[[Asked, Any, str | None, Any], Explanation]] = {
+    "classify": explain_cloud,
+    "segment": explain_cloud,
+}
+"""Of the tasks that read points."""
+
+FORMS: dict[str, Mapping[str, Any]] = {"text": {**EXPLAINERS, **DECISIONS}, "pictures": SEEN, "points": GATHERED}
+
 
 def explains(task: Task) -> bool:
     """Whether a model of this task can be asked what it looked at."""
-    return task.name in (SEEN if task.reads == "pictures" else {**EXPLAINERS, **DECISIONS})
+    return task.name in FORMS[task.reads]
 
 
-def explain(model: Asked, source: Any, target: str | None = None, at: Pixel | None = None) -> Explanation:
-    """`at`: a pixel (row, column) of a picture, of which it is asked what it looked at."""
-    name = model.task.name
-    if model.task.reads == "pictures" and name in SEEN:
-        return SEEN[name](model, source, target, at)
+def explain(model: Asked, source: Any, target: str | None = None, at: Any = None) -> Explanation:
+    """`at`: of whom it is asked what it looked at, a pixel (row, column) of a picture or a point of a cloud."""
+    name, reads = model.task.name, model.task.reads
+    if reads != "text" and name in FORMS[reads]:
+        explained: Explanation = FORMS[reads][name](model, source, target, at)
+        return explained
     if at is not None:
-        raise RegardError("a place is asked of pictures only: texts show what every token looked at.")
+        raise RegardError("a place is asked of pictures and clouds only: texts show what every token looked at.")
     if model.task.reads == "text" and name in DECISIONS:
         return explain_decision(model, lambda: DECISIONS[name](model, source, target))
     if name not in EXPLAINERS:

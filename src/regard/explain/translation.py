@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.draw.maps import AttentionMap
 from regard.draw.thoughts import Thought
@@ -11,7 +11,6 @@ from regard.errors import RegardError
 from regard.explain.depending import depended
 from regard.explain.explanation import Explanation
 from regard.explain.looking import look, passes
-from regard.nn.align import Align
 from regard.nn.attention import Attention
 from regard.nn.watch import attention_names
 from regard.tasks.asked import Asked
@@ -100,8 +99,8 @@ def attention_kinds(model: Asked) -> dict[str, str]:
     return {name: _kind(name, module) for name, module in attention_names(model.body).items()}
 
 
-def _kind(name: str, module: Attention | Align) -> str:
-    if isinstance(module, Align) or module.crossing:
+def _kind(name: str, module: nn.Module) -> str:
+    if not isinstance(module, Attention) or module.crossing:  # ancestors look at the source alone
         return "cross"
     return "encoder" if name.startswith("encoder.") else "decoder"
 

@@ -18,6 +18,8 @@ class Train:
     """padded tokens of a grain (micro-batch), all sides together"""
     images: int = 128
     """pictures of a grain, where pictures are learnt from"""
+    clouds: int = 16
+    """point clouds of a grain, where clouds are learnt from"""
     accumulate: int = 1
     """grains in a step: their gradients are added before the weights change"""
     rate: float = 1e-3
@@ -76,7 +78,7 @@ class Train:
 
     def __post_init__(self) -> None:
         positive = {"steps": self.steps, "tokens": self.tokens, "accumulate": self.accumulate, "every": self.every}
-        positive |= {"images": self.images}
+        positive |= {"images": self.images, "clouds": self.clouds}
         positive |= {"log": self.log, "keep": self.keep}
         for name, value in positive.items():
             if value < 1:

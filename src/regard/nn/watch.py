@@ -12,15 +12,16 @@ from torch import nn
 
 from regard.nn.align import Align
 from regard.nn.attention import Attention, Recorder
+from regard.nn.vector import VectorAttention
 from regard.waists import Look, Seen
 
 
-def attention_names(model: nn.Module) -> dict[str, Attention | Align]:
+def attention_names(model: nn.Module) -> dict[str, Attention | Align | VectorAttention]:
     """The attentions of a model by the name of their place: `decoder.blocks.0.cross`."""
     return {
         name.replace("_orig_mod.", "").removeprefix("body.").removesuffix(".inner"): module
         for name, module in model.named_modules()
-        if isinstance(module, Attention | Align)
+        if isinstance(module, Attention | Align | VectorAttention)
     }
 
 

@@ -32,7 +32,7 @@ class Said:
     """Prints answers, and says on standard error what became of the inputs."""
 
     def __init__(self, model: Model, inputs: Sequence[str], as_json: bool, folder: Path | None = None) -> None:
-        """`folder`: where answers that are pictures are left."""
+        """`folder`: where answers that are pictures or clouds are left."""
         self.model, self.as_json, self.folder = model, as_json, folder or Path("answers")
         self.left: set[str] = set()
         self.alone = not inputs and sys.stdin.isatty()
@@ -64,10 +64,12 @@ class Said:
             print(flush=True)
 
     def _painted(self, one: Given, answer: Answer) -> None:
-        name, number = Path(str(one.title)).stem or "picture", 1
-        while name in self.left:  # pictures of one name from several folders
+        # a page of this name could not be opened by its address with a #
+        stem = Path(str(one.title)).stem.replace("#", "-") or self.model.task.unit.removesuffix("s")
+        name, number = stem, 1
+        while name in self.left:  # files of one name from several folders
             number += 1
-            name = f"{Path(str(one.title)).stem}-{number}"
+            name = f"{stem}-{number}"
         self.left.add(name)
         self.folder.mkdir(parents=True, exist_ok=True)
         files = self.model.task.leave(name, answer, self.folder)
@@ -167,7 +169,7 @@ def ask(
 def _check_folder(model: Model, folder: Path) -> None:
     if not model.task.paints:
         raise RegardError(
-            f"--out is a folder for answers that are pictures, and those of the task {model.task.name} are words: "
+            f"--out is a folder for answers that are pictures or clouds, and those of the task {model.task.name} are words: "
             "write them to a file with > FILE."
         )
     if folder.is_file() or (folder.suffix and not folder.is_dir()):

@@ -28,7 +28,7 @@ def write_card(
         "## Scores on the validation data\n\n" + _scores(facts, rough(task, facts["found"]["valid"])),
         "![training curves](curves.png)",
         *(f"![{Path(name).stem}]({name})" for name in pictures),
-        "## Data\n\n" + _data(facts, task.unit),
+        "## Data\n\n" + _data(facts, task),
         "## Examples\n\n" + _examples(task, samples, answers),
         "## Use\n\n" + _use(shlex.quote(str(folder.path)), task, samples),
         "## Settings\n\n" + _settings(facts["settings"], task),
@@ -58,14 +58,14 @@ def _scores(facts: dict[str, Any], few: str) -> str:
     )
 
 
-def _data(facts: dict[str, Any], unit: str) -> str:
-    sources, found = facts["sources"], facts["found"]
+def _data(facts: dict[str, Any], task: Task) -> str:
+    sources, found, unit = facts["sources"], facts["found"], task.unit
     valid = ", ".join(f"`{p}`" for p in sources["valid"]) or "a share of the training files, held out by content"
     told = (
         f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} {unit} "
         f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} {unit}"
     )
-    if unit == "pictures":
+    if task.reads != "text":
         return told
     return (
         f"{told}\n- batches: "

@@ -12,6 +12,7 @@ from typing import Any
 
 from regard.config import override
 from regard.data.caption_checks import check_captions
+from regard.data.cloud_checks import check_clouds, check_labelled_clouds
 from regard.data.document_checks import check_documents
 from regard.data.findings import Report
 from regard.data.pair_checks import check_pairs
@@ -42,6 +43,11 @@ LOOKS: dict[str, Callable[..., Report]] = {
 }  # fmt: skip
 """The same of tasks whose samples are pictures."""
 
+SHAPES: dict[str, Callable[..., Report]] = {"classify": check_clouds, "segment": check_labelled_clouds}
+"""The same of tasks whose samples are clouds."""
+
+FORMS = {"text": CHECKS, "pictures": LOOKS, "points": SHAPES}
+
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -63,8 +69,8 @@ def check(
     picture = None if out is None else _picture(Path(out))
     with _progress() as advance:
         paths = [data] if isinstance(data, str | os.PathLike) else data
-        pictured = task_for(task, None, [os.fspath(path) for path in paths], columns).reads == "pictures"
-        report = (LOOKS if pictured else CHECKS)[task](data, valid, columns or None, made, advance)
+        form = FORMS[task_for(task, None, [os.fspath(path) for path in paths], columns).reads]
+        report = form[task](data, valid, columns or None, made, advance)
     if picture is None:
         return report
     drawn = []

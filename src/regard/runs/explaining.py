@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from regard.data.files import blocks, existing, refuse
 from regard.errors import DataError, RegardError
@@ -20,7 +22,8 @@ LONGEST = 4096
 def wholes(task: Task, inputs: Sequence[str]) -> list[str]:
     """Texts as they are, the whole text of those that are files, and of standard input for `-`.
 
-    What looks like the name of a file is one, so that a misspelt one is not explained. Pictures are read by their task."""
+    What looks like the name of a file is one, so that a misspelt one is not explained. Pictures and clouds are
+    read by their task."""
     if len(inputs) > 2:
         raise RegardError(f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them.")
     if list(inputs).count(STDIN) > 1:
@@ -28,14 +31,32 @@ def wholes(task: Task, inputs: Sequence[str]) -> list[str]:
     return list(inputs) if task.reads != "text" else [_whole(text) for text in inputs]
 
 
-def place(at: str | None) -> tuple[int, int] | None:
-    """The row and the column of a pixel, as they are written on a command line."""
+def place(at: str | None, reads: str = "pictures") -> Any:
+    """The row and the column of a pixel, or the number or the coordinates of a point, as they are written on a command line."""
     if at is None:
         return None
+    if reads == "points":
+        return _point(at)
     row, comma, column = at.partition(",")
     if not comma or not row.strip().isdecimal() or not column.strip().isdecimal():
         raise RegardError(f"--at takes the row and the column of a pixel, as in 12,30, not '{at}'.")
     return int(row), int(column)
+
+
+def _point(at: str) -> int | tuple[float, ...]:
+    try:
+        return int(at) if at.strip().isdecimal() else _three(at)
+    except ValueError as error:
+        raise RegardError(
+            f"--at takes the number of a point, as in 512, or where it is, as in 1.5,0.2,0.9, not '{at}'."
+        ) from error
+
+
+def _three(at: str) -> tuple[float, ...]:
+    x, y, z = map(float, at.split(","))
+    if not all(map(math.isfinite, (x, y, z))):
+        raise ValueError(at)
+    return x, y, z
 
 
 def _whole(text: str) -> str:

@@ -24,11 +24,11 @@ from regard.errors import RegardError, RunError
 from regard.learn.state import newest_state
 from regard.loading import OWN_FILE
 from regard.runs.events import Events
-from regard.tasks import SEEING, TASKS
+from regard.tasks import EVERY
 
 LOCK = ".lock"
 
-READER = {name for task in (*TASKS.values(), *SEEING.values()) for name in task.reader_files}
+READER = {name for task in EVERY for name in task.reader_files}
 """What turns samples into tensors."""
 
 BEGINNING = {LOCK, f".{OWN_FILE}.writing", *READER, *(f".{name}.writing" for name in READER)}

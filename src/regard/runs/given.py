@@ -1,4 +1,4 @@
-"""What `run` is given: arguments, lines of files, rows of tables, pictures, or lines of standard input."""
+"""What `run` is given: arguments, lines of files, rows of tables, pictures, clouds, or lines of standard input."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from regard.data.entries import expand
 from regard.data.files import Complain, lines
-from regard.data.pictures import Picture
 from regard.data.rows import format_of
-from regard.data.walking import PICTURES, walk
+from regard.data.walking import walk
 from regard.errors import DataError, RegardError
 from regard.tasks import Task
+from regard.tasks.opened import Opened
 
 FILE_NAME = re.compile(r"\S+\.(txt|tsv|tab|csv|jsonl|ndjson|json|parquet|pq|conll|conllu|gz)")
 """An argument of this form is taken for a file, so that a misspelt one is not translated."""
@@ -59,12 +59,12 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
         raise RegardError("--columns names columns of a file, and none is given.")
     if task.unprompted and not inputs:
         yield Given("")
-    elif task.reads == "pictures":
+    elif isinstance(task, Opened):
         for entry in inputs or (line.strip() for line in sys.stdin):
             if _is_table(task, entry):
                 yield from _listed(task, entry, columns)
             else:
-                yield from _opened(entry) if entry else (Given("" if task.unprompted else None),)
+                yield from _opened(task, entry) if entry else (Given("" if task.unprompted else None),)
     elif not inputs:
         yield from _piped(task)
     else:
@@ -81,42 +81,44 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
                 yield from _lines(task, entry)
 
 
-def _opened(entry: str) -> Iterator[Given]:
-    """A picture is itself; those of a folder or a pattern stand in it, where one that is bad is none of the others' affair."""
-    return (Given(path, "" if path == entry else entry) for path in pictures([entry]))
+def _opened(task: Opened, entry: str) -> Iterator[Given]:
+    """A file is itself; those of a folder or a pattern stand in it, where one that is bad is none of the others' affair."""
+    return (Given(path, "" if path == entry else entry) for path in files(task, [entry]))
 
 
-def pictures(inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
-    """The paths of pictures that paths, patterns and folders stand for, those of a folder in the order of their names."""
+def files(task: Opened, inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    """The paths of the task's files that paths, patterns and folders stand for, those of a folder in the order of their
+    names."""
     for entry in expand(inputs):
         if not os.path.isdir(entry):
             yield entry
             continue
-        found = [item.path for item in walk(entry, PICTURES) if item.fits]
+        found = [item.path for item in walk(entry, task.suffixes) if item.fits]
         if not found:
-            raise DataError("holds no picture.", entry)
+            raise DataError(f"holds no {task.unit.removesuffix('s')}.", entry)
         yield from found
 
 
 def _is_table(task: Task, entry: str) -> bool:
-    """Whether an entry is a table of pictures, or a part of one: captions.json#val."""
+    """Whether an entry is a table of such files, or a part of one: captions.json#val."""
     if os.path.isfile(entry):
         return format_of(entry) in task.tables
-    name = task.paths(entry)[0] if "#" in entry else entry
+    name = next(iter(task.paths(entry)), entry) if "#" in entry else entry
     return name != entry and (os.path.isdir(name) or format_of(name) in task.tables)
 
 
 def _listed(task: Any, entry: str, columns: Mapping[str, str] | None) -> Iterator[Given]:
-    """Pictures that a table names or holds, in its order."""
+    """Files that a table names or holds, in its order."""
     found: list[DataError] = []
     for sample in task.listed(entry, columns, lambda kind, error: found.append(error)):
         path = sample.path
         yield from (Given(None, path, found.pop(0)) for _ in range(len(found)))
-        if isinstance(sample, Picture):
-            inside = f"{Path(path).stem}-{sample.line}"
-            yield Given(
-                sample.content or sample.source, f"{path}, row {sample.line}", name=inside if sample.content else ""
-            )
+        if isinstance(sample, task.sample):
+            inside = f"{Path(path).stem}-{sample.line}" if sample.content else ""
+            where = (
+                "" if sample.source == entry else f"{path}, row {sample.line}"
+            )  # a table of points is a cloud itself
+            yield Given(sample.content or sample.source, where, name=inside)
     yield from (Given(None, entry, error) for error in found)
 
 

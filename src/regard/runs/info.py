@@ -15,10 +15,13 @@ from regard.model import Model, build, is_folder, load
 from regard.runs.settings import GROUPS
 from regard.systems import SYSTEMS
 from regard.systems.preset import Preset, System
-from regard.tasks import SEEING, TASKS
+from regard.tasks import EVERY
 
 LENGTH = 32
 """Tokens a side for which the operations of a forward pass are counted."""
+
+POINTS = 1024
+"""Points of a cloud, the same."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,14 @@ def _layer(path: str, module: nn.Module) -> Layer:
 
 
 def _flops(model: Model) -> int:
-    """Multiplications and additions of matrix products in one forward pass, counted on shapes alone."""
+    """Multiplications and additions of matrix products in one forward pass, counted on shapes alone; of clouds with numbers,
+    for who is near to whom is no matter of shapes."""
     x = _given(model)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model = model.to("meta")
+        model = model.to("meta") if model.task.reads != "points" else model.to_empty(device="cpu").eval()
         if _speaks(model):
             model.logits(x, torch.zeros((1, model.config.length), dtype=torch.long, device="meta"))
-        elif model.head is None and model.task.reads == "pictures" and model.task.name != "draw":
+        elif model.head is None and model.task.reads != "text" and model.task.name != "draw":
             model.states(x)  # without classes there is no head yet
         else:
             model.logits(x, x if "target" in model.task.sides else None)
@@ -106,10 +110,12 @@ def _speaks(model: Model) -> bool:
 
 
 def _given(model: Model) -> Tensor:
-    """Tokens, colours of a palette in their place, or a picture of the size that it was made for."""
+    """Tokens, colours of a palette in their place, a picture of the size that it was made for, or a cloud."""
     config = model.config
     if model.task.reads == "text":
         return torch.zeros((1, LENGTH), dtype=torch.long, device="meta")
+    if model.task.reads == "points":
+        return torch.rand((1, POINTS, 3 + config.inputs))
     if hasattr(config, "colours"):
         return torch.zeros((1, config.length), dtype=torch.long, device="meta")
     return torch.zeros((1, config.channels, config.size, config.size), device="meta")
@@ -118,6 +124,8 @@ def _given(model: Model) -> Tensor:
 def _sides(model: Model) -> str:
     if model.task.reads == "text":
         return f"{LENGTH} tokens" + (" on each side" if "target" in model.task.sides else "")
+    if model.task.reads == "points":
+        return f"a cloud of {POINTS:,} points"
     more = f" and {model.config.length} tokens" if _speaks(model) else ""
     return f"a picture of {model.config.size} x {model.config.size}{more}"
 
@@ -131,8 +139,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
 
 def _tasks() -> list[dict[str, Any]]:
-    tasks = (*TASKS.values(), *SEEING.values())
-    return [{"task": task.name, "about": task.about, "columns": ", ".join(task.columns)} for task in tasks]
+    return [{"task": task.name, "about": task.about, "columns": ", ".join(task.columns)} for task in EVERY]
 
 
 def _systems() -> list[dict[str, Any]]:

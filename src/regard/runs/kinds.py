@@ -1,4 +1,4 @@
-"""What kind of samples a command means: texts or pictures, by the model that is named, else by the data."""
+"""What kind of samples a command means: texts, pictures or clouds, by the model that is named, else by the data."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from regard.data.cloud_recipes import cloud_recipe_of
+from regard.data.clouds import is_clouds
 from regard.data.entries import parallel
 from regard.data.picture_tables import CALLED
-from regard.data.rows import heading
+from regard.data.rows import format_of, heading
+from regard.data.unanswered import TABLES
 from regard.errors import RegardError
 from regard.loading import read_identity
 from regard.model import is_folder
 from regard.runs.folder import RunFolder
 from regard.systems import find_preset, find_published, find_system
-from regard.tasks import SEEING, TASKS, Task, find_task
+from regard.tasks import EVERY, Task, find_task
 
 PICTURES = CALLED["image"][:4]
 """Columns of a table that are taken for pictures; the other words may mean files of any kind."""
+CLOUDS = CALLED["cloud"][:5]
+"""The same of clouds."""
 
 
 def task_for(
     name: str, model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None = None
 ) -> Task:
     """The task of this name in the form for what is to be read; `run`: one that goes on."""
-    if name not in TASKS or name not in SEEING:
+    forms = [task.reads for task in EVERY if task.name == name]
+    if len(forms) < 2:
         return find_task(name)
-    return find_task(name, _reads(model, data, columns, run))
+    reads = _reads(model, data, columns, run)
+    return find_task(name, reads if reads in forms else forms[0])
 
 
 def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None) -> str:
@@ -37,14 +44,27 @@ def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | 
             return find_preset(model)[0].reads
         published, own = read_identity(Path(model))
         return (find_system(own["system"]) if own else find_published(str(published.get("model_type")))).reads
+    if any(_clouded(entry, columns or {}) for entry in data):
+        return "points"
     return "pictures" if any(_pictured(entry, columns or {}) for entry in data) else "text"
+
+
+def _clouded(entry: str, columns: Mapping[str, str]) -> bool:
+    """What is made by its name, files and folders of clouds; a table must have a column that is called so."""
+    if "cloud" not in columns and cloud_recipe_of(entry) is None and format_of(entry) in TABLES:
+        return _has_column(entry, CLOUDS)
+    return is_clouds(entry, columns)
 
 
 def _pictured(entry: str, columns: Mapping[str, str]) -> bool:
     """A folder, two folders side by side, or a table that has a column of pictures."""
     if "image" in columns or any(os.path.isdir(os.path.expanduser(side)) for side in parallel(entry) or (entry,)):
         return True
+    return _has_column(entry, PICTURES)
+
+
+def _has_column(entry: str, names: Sequence[str]) -> bool:
     try:
-        return any(name.lower() in PICTURES for name in heading(entry))
+        return any(name.lower() in names for name in heading(entry))
     except (RegardError, OSError):  # what is wrong with it is said where it is read
         return False

@@ -20,7 +20,7 @@ from regard.runs.prepare import Say
 from regard.runs.reading import Files, empties, in_order, paced
 from regard.runs.settings import resolve
 from regard.tasks import Task, find_task
-from regard.tasks.pictured import some
+from regard.tasks.opened import some
 
 TASK = find_task("classify", "pictures")
 """As whose samples pictures are read."""

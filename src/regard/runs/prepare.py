@@ -85,7 +85,7 @@ def prepare(order: Order, say: Say) -> Prepared:
     reader, config = order.reader, order.identity.config  # a folder's tokenizer and config belong together already
     reader = task.ready(config, settings.data) if reader is None else task.suited(reader, config, settings.data)
     if reader is None and not task.worded:
-        say("  learning colours from these pictures")
+        say(f"  {task.learning}")
         reader = task.learnt(files.samples(found, "read"), config, settings.data)
         config = task.fit(config, reader)
     if reader is None:
@@ -167,7 +167,7 @@ def _tokens(
     flavour = files.task.flavour(settings.data), found.labels, len(found.held)
     count, mark = files.task.rows_by(reader)
     name = files.task.name if files.task.reads == "text" else f"{files.task.name} {files.task.reads}"
-    if files.task.reads == "pictures":
+    if files.task.reads != "text":
         mark = f"{mark} {files.places()}"
     key = key_of(VERSION, name, found.fingerprint, mark, limit.longest, special, count, flavour)
 

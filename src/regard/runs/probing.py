@@ -28,7 +28,8 @@ from regard.runs.prepare import Say
 from regard.runs.progress import Pace, rough
 from regard.runs.training import pick_device
 from regard.tasks.heads import numbered
-from regard.tasks.pictured import LOOKED_AT, Pictured, opened
+from regard.tasks.opened import LOOKED_AT
+from regard.tasks.pictured import Pictured, opened
 from regard.tasks.probe import Layer, features, layers_of
 from regard.tasks.probe import probe as classifiers
 from regard.waists import Batch
@@ -91,7 +92,7 @@ def probe(
     model = load(Path(folder), device=pick_device(device))
     if model.task.reads != "pictures":
         raise RegardError(
-            f"{folder}: was made to {model.task.name}, and reads text; a probe is for models that read pictures."
+            f"{folder}: was made to {model.task.name}, and reads {model.task.reads}; a probe is for models that read pictures."
         )
     model.pixels_or_refuse()
     files = [listed(TASK, paths) for paths in (data, valid, test)]

@@ -132,8 +132,9 @@ class Files:
             raise DataError("the training data changed while it was read.", ", ".join(self._paths), advice=advice)
 
     def places(self) -> str:
-        """A name for where pictures lie, and for when they were written: what is stored of them is their paths, or colours that
-        no name or size tells. Tables are summed and folders listed by `key`; what tables point to is looked at here."""
+        """A name for where pictures or clouds lie, and for when they were written: what is stored of them is their paths, or
+        colours that no name or size tells. Tables are summed and folders listed by `key`; what tables point to is looked at
+        here."""
         total = Fingerprint()
         total.add([self.key])
         for entry in self.sources.data:
@@ -141,7 +142,8 @@ class Files:
                 continue
             for item in self.task.stream((entry,), dict(self.sources.columns) or None):
                 if not isinstance(item, Empty):
-                    total.add(_stamped(path) for path in (item.source, item.mask, item.depth) if path)
+                    beside = (getattr(item, name, "") for name in ("source", "mask", "depth"))
+                    total.add(_stamped(path) for path in beside if path)
         return str(total)
 
     def _read_through(self) -> Reading:
@@ -214,10 +216,10 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def empties(task: Task, count: int, path: str, line: int) -> str:
-    if task.reads == "pictures":
+    if task.reads != "text":
         lacking = f", or without a {task.columns[1].removesuffix('s')}" if len(task.columns) > 1 else ""
         some = "1 entry is" if count == 1 else f"{count:,} entries are"
-        return f"  {some} left out: hidden, no picture{lacking} ('regard check {task.name}' names them)"
+        return f"  {some} left out: hidden, no {task.unit.removesuffix('s')}{lacking} ('regard check {task.name}' names them)"
     side = "an empty side" if len(task.columns) > 1 else "no text"
     return f"  {count:,} rows with {side} are skipped, the first at {path}, line {line}"
 

@@ -19,6 +19,7 @@ from regard.systems import (
     hybrid,
     imagegpt,
     longformer,
+    point,
     resnet,
     rnn,
     rnnsearch,
@@ -38,6 +39,7 @@ SYSTEMS: dict[str, System] = {
         longformer.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, resnet.SYSTEM, bit.SYSTEM, swin.SYSTEM, imagegpt.SYSTEM, dpt.SYSTEM,
         rnn.SYSTEM, rnnsearch.SYSTEM, convs2s.SYSTEM, universal.SYSTEM, universal_encoder.SYSTEM,
         caption_fixed.SYSTEM, caption_attend.SYSTEM, caption_transformer.SYSTEM, caption_vit.SYSTEM,
+        point.SYSTEM,
     )
 }  # fmt: skip
 

@@ -57,7 +57,7 @@ class System:
     build: Callable[[Any], nn.Module]
     tasks: tuple[str, ...]
     reads: str = "text"
-    """what its body reads: text or pictures"""
+    """what its body reads: text, pictures or points"""
     names: Names = NAMELESS
     published: Published = UNPUBLISHED
     adapt: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)

@@ -7,10 +7,12 @@ from regard.tasks.caption import Caption
 from regard.tasks.choose import Choose
 from regard.tasks.classify import Classify
 from regard.tasks.depth import Depth
+from regard.tasks.discern import Discern
 from regard.tasks.embed import Embed
 from regard.tasks.language import Language
 from regard.tasks.mask import Mask
 from regard.tasks.painting import Painting
+from regard.tasks.partition import Partition
 from regard.tasks.recall import Recall
 from regard.tasks.recognise import Recognise
 from regard.tasks.segment import Segment
@@ -19,7 +21,7 @@ from regard.tasks.tag import Tag
 from regard.tasks.task import Task
 from regard.tasks.translate import Translate
 
-__all__ = ["TASKS", "Task", "find_task", "means"]
+__all__ = ["EVERY", "GATHERING", "SEEING", "TASKS", "Task", "find_task", "means"]
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -31,7 +33,13 @@ SEEING: dict[str, Task] = {task.name: task for task in (Recognise(), Segment(), 
 """The same names where they are asked of bodies that read pictures."""
 
 
-_SPECIAL = frozenset(name for task in (*TASKS.values(), *SEEING.values()) for name in task.heeds)
+GATHERING: dict[str, Task] = {task.name: task for task in (Discern(), Partition())}
+"""The same names where they are asked of bodies that read points."""
+
+
+EVERY = (*TASKS.values(), *SEEING.values(), *GATHERING.values())
+
+_SPECIAL = frozenset(name for task in EVERY for name in task.heeds)
 
 
 def means(task: Task, setting: str) -> bool:
@@ -41,10 +49,11 @@ def means(task: Task, setting: str) -> bool:
 
 def find_task(name: str, reads: str | None = None) -> Task:
     """The task of this name in the form for what is read; None: text, where it has that form."""
-    forms = {"text": TASKS, "pictures": SEEING}
+    forms = {"text": TASKS, "pictures": SEEING, "points": GATHERING}
     for kind in (reads,) if reads else forms:
         if name in forms[kind]:
             return forms[kind][name]
-    if name in {**TASKS, **SEEING}:
+    known = dict.fromkeys(task.name for task in EVERY)
+    if name in known:
         raise SettingError(f"the task '{name}' cannot be asked of a model that reads {reads}.")
-    raise UnknownName("task", name, {**TASKS, **SEEING}, "See 'regard list tasks'.")
+    raise UnknownName("task", name, known, "See 'regard list tasks'.")

@@ -29,7 +29,8 @@ from regard.inputs.rows import pad
 from regard.inputs.text import END, PAD, START, Role, Text
 from regard.tasks.asked import Asked
 from regard.tasks.cider import cider, words
-from regard.tasks.pictured import CHANGED, Pictured, Seeing, opened, place_of, row_of, together
+from regard.tasks.opened import place_of, row_of
+from regard.tasks.pictured import CHANGED, Pictured, Seeing, opened, together
 from regard.tasks.readers import names_of
 from regard.tasks.spoken import likelihood, spoken
 from regard.tasks.task import SEARCH, SPOKEN, Encoded, Scored, Sums, Terms, lengths_of

@@ -1,21 +1,23 @@
-"""How right an answer for each pixel is: classes by what they overlap with, depths by how far they are off."""
+"""How right an answer for each pixel or point is: classes by what they overlap with, depths by how far they are off."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from regard.draw.table import table
 from regard.nn.depth_loss import inverse, least_squares
-from regard.waists import IGNORE
+from regard.waists import IGNORE, Answer
 
 NEAREST = 1e-3
 """Nothing is nearer: logarithms and ratios of a depth of 0 say nothing."""
 
 
 class Overlap:
-    """How many pixels of each class (rows) were said to be of each class (columns). Void ones are not counted."""
+    """How many pixels or points of each class (rows) were said to be of each class (columns). Void ones are not counted."""
 
     def __init__(self, classes: int, void: int = IGNORE) -> None:
         self.void = void
@@ -47,12 +49,35 @@ class Overlap:
         each = self.each()
         return float(np.nanmean(each)) if np.isfinite(each).any() else 0.0
 
-    def scores(self) -> dict[str, float]:
-        return {"miou": self.mean(), "pixel_accuracy": self.accuracy()}
+    def scores(self, unit: str = "pixel") -> dict[str, float]:
+        return {"miou": self.mean(), f"{unit}_accuracy": self.accuracy()}
+
+    def told(self, labels: Sequence[str], count: int, whole: bool, unit: str = "pixel") -> dict[str, float | str]:
+        """The scores of so many samples as shares of 100; of a `whole` validation also those of each class."""
+        scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in self.scores(unit).items()}
+        scores["samples"] = count
+        each = [{"class": n, "IoU": "" if v is None else f"{100 * v:.2f}"} for n, v in self.table(labels).items()]
+        return scores | ({"each": table(each)} if whole else {})
 
     def table(self, names: Sequence[str]) -> dict[str, float | None]:
         """The overlap of each class by its name."""
         return {name: None if np.isnan(value) else float(value) for name, value in zip(names, self.each(), strict=True)}
+
+
+def shares_of(classes: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+    """The share of each class that is seen, the largest first."""
+    shares = np.bincount(classes.ravel(), minlength=len(labels)) / max(classes.size, 1)
+    return {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
+
+
+def said_of(given: Any, answer: Answer) -> str:
+    """Such shares on a terminal."""
+    return "\t".join([str(given), *(f"{name} {100 * share:.1f} %" for name, share in answer.value.items())])
+
+
+def example_of(answer: Answer) -> str:
+    """The largest of them in a table."""
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(answer.value.items())[:4])
 
 
 class Distances:

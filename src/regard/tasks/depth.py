@@ -20,7 +20,8 @@ from regard.nn.depth_loss import inverse, metric_loss, relative_loss
 from regard.tasks.asked import Asked
 from regard.tasks.dense_scores import Distances, as_depth
 from regard.tasks.mapped import Mapped
-from regard.tasks.pictured import Seeing, sized_of, source_of
+from regard.tasks.opened import source_of
+from regard.tasks.pictured import Seeing, sized_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 

@@ -22,7 +22,8 @@ from regard.errors import DataError, SettingError
 from regard.inputs.augment import apply_map
 from regard.inputs.pixels import Pixels
 from regard.tasks.asked import Asked
-from regard.tasks.pictured import BICUBIC, CHANGED, Pictured, Size, row_of, sized_of, source_of, together
+from regard.tasks.opened import numbers_of, row_of, source_of
+from regard.tasks.pictured import BICUBIC, CHANGED, Pictured, Size, sized_of, together
 from regard.tasks.task import Encoded
 from regard.waists import Batch
 
@@ -126,8 +127,7 @@ class Mapped(Pictured):
             found = self.map_of(source_of(encoded.sides["beside"][number]), encoded.how)
             return pixels.prepare_map(found, self.unknown).astype(self.kind)
 
-        numbers = rows[:, 0] if learnt else rows
-        maps = self.decoded(encoded, "beside", numbers, read, learnt, pixels.size, self.kind)
+        maps = self.decoded(encoded, "beside", numbers_of(rows), read, learnt, pixels.size, self.kind)
         labels = torch.from_numpy(np.stack(maps))
         return Batch(x, labels=labels, changes=changes, changed_by=encoded.how.augment)
 

@@ -31,7 +31,8 @@ from regard.errors import RegardError, SettingError
 from regard.inputs.palette import FILE, Palette
 from regard.inputs.rows import pad
 from regard.tasks.asked import Asked
-from regard.tasks.pictured import Pictured, check_reader, opened, picture_of, place_of
+from regard.tasks.opened import place_of
+from regard.tasks.pictured import Pictured, check_reader, opened, picture_of
 from regard.tasks.task import SEARCH, Encoded, Scored, Sums, Terms
 from regard.waists import Answer, Batch
 

@@ -7,10 +7,8 @@ mirroring and colouring are done with it on the device, so that batches are a pu
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,20 +19,19 @@ from torch import Tensor
 from regard.data.album import READERS, Album
 from regard.data.files import Complain
 from regard.data.pictures import Picture, plain_of
-from regard.data.plan import Epochs, Even, Shape
+from regard.data.plan import Epochs, Even
 from regard.data.rows import Empty
 from regard.data.settings import Data
-from regard.errors import DataError, RegardError
+from regard.data.walking import PICTURES
+from regard.errors import RegardError
 from regard.inputs.augment import NOTHING, Augment, apply, draw_changes
 from regard.inputs.palette import FILE, Palette
 from regard.inputs.pixels import Pixels
 from regard.raster import LIMIT, look, picture_from, read_picture
 from regard.tasks.asked import Asked
-from regard.tasks.task import Encoded, Task
+from regard.tasks.opened import LOOKED_AT, Opened, numbers_of, some, source_of, tell
+from regard.tasks.task import Encoded
 from regard.waists import Batch
-
-INSIDE = 2**16 - 1
-"""Stands before the bytes of a picture that lies in a table; a path begins with a letter of its own."""
 
 WIDER = 8 / 7
 """Pictures that are cut out at random are kept so much larger: 256 pixels for 224."""
@@ -44,12 +41,6 @@ LARGE = 128
 
 BICUBIC = 3
 """Pillow's number of that filter."""
-
-MANY = 2000
-"""Validation pictures from which it is said that they are looked through."""
-
-LOOKED_AT = 64
-"""Pictures that are looked at together when they are answered."""
 
 LEARNT_FROM = 2048
 """Pictures that a palette is learnt from, chosen by chance among all."""
@@ -80,30 +71,18 @@ CHANGED = ("data.crop", "data.shift", "data.flip", "data.colour", "data.erase")
 """Settings of how pictures are changed while they are learnt from."""
 
 
-class Pictured(Task):
+class Pictured(Opened):
     reads = "pictures"
     counted = "images"
     unit = "pictures"
     sample = Picture
     usage = "picture.jpg"
-    generates = False
-    limited = False
-    worded = False
+    suffixes = PICTURES
     reader_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
     sides: ClassVar[tuple[str, ...]] = ("picture",)
     heeds: ClassVar[tuple[str, ...]] = ("train.images",)
 
     # -- samples
-
-    def key(self, sample: Picture) -> str:
-        """Its name and size, wherever it lies; what lies in a table and has no name is known by its row."""
-        name = os.path.basename(sample.source) or str(sample.line)
-        return f"{sample.label}\0{name}\0{_bytes(sample)}"
-
-    def texts(self, samples: Iterable[Picture]) -> Iterator[str]:
-        """Names, sizes and classes: thousands of files are not read to know them again."""
-        for sample in samples:
-            yield f"{os.path.basename(sample.source)}\0{_bytes(sample)}\0{sample.label}"
 
     def listed(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[Picture | Empty]:
         """Pictures that a table names or holds; what it says of them is not read."""
@@ -140,9 +119,6 @@ class Pictured(Task):
         colours = f", {len(reader):,} colours in the palette" if isinstance(reader, Palette) else ""
         return f"looked at in {height} x {width} pixels{colours}"
 
-    def rows_by(self, reader: Any) -> tuple[int, str]:
-        return 2**16, ""
-
     def budget(self, train: Any) -> int:
         return int(train.images)
 
@@ -156,9 +132,6 @@ class Pictured(Task):
         apart = 4 / 3 if data.crop < 1 else 1.0
         return Augment(data.crop, apart, data.flip, data.colour, data.mixup, shift=data.shift, erase=data.erase)
 
-    def lengths(self, encoded: Encoded) -> np.ndarray:
-        return np.ones((len(encoded), 1), dtype=np.int64)
-
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
         """The album is opened here, before workers are made: so they share it."""
         if ("picture", True) not in encoded.how.albums:
@@ -166,8 +139,11 @@ class Pictured(Task):
             encoded.how.albums["picture", True] = Album(len(encoded), (height, width, 3))
         return Even(len(encoded), tokens, seed)
 
+    def at_a_time(self, how: Any) -> int:
+        return together(how.pixels)
+
     def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        for rows in Even(len(encoded), min(tokens, together(encoded.how.pixels)), seed=0).sequential():
+        for rows in Even(len(encoded), min(tokens, self.at_a_time(encoded.how)), seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
     def pictures(self, encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
@@ -175,8 +151,7 @@ class Pictured(Task):
         how: Seeing = encoded.how
         learnt = rows.ndim == 2
         pixels = how.wide if learnt else how.pixels
-        numbers = rows[:, 0] if learnt else rows
-        side = encoded.sides["picture"]
+        numbers, side = numbers_of(rows), encoded.sides["picture"]
 
         def read(number: int) -> np.ndarray:
             # what is scored is decoded as what is asked; to learn from, a file may be decoded smaller, which is other pixels
@@ -188,42 +163,6 @@ class Pictured(Task):
             return x, None
         random = np.random.default_rng(rows[:, 1].tolist())
         return x, torch.from_numpy(draw_changes(random, len(rows), how.augment))
-
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
-        """A file that cannot be read does not end a training: another picture of the batch stands for it, and it is said."""
-        rows = np.asarray(rows)
-        try:
-            return self.made_of(encoded, rows, config)
-        except DataError:
-            if rows.ndim == 1:
-                raise
-            return self.made_of(encoded, self._readable(encoded, rows, config), config)
-
-    def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
-        """The batch of these rows."""
-        raise NotImplementedError
-
-    def _readable(self, encoded: Encoded, rows: np.ndarray, config: Any) -> np.ndarray:
-        fine = []
-        for place in range(len(rows)):
-            try:
-                self.made_of(encoded, rows[place : place + 1], config)
-                fine.append(place)
-            except DataError as error:
-                _left_out(error)
-                wrong = error
-        if 2 * len(fine) < len(rows):
-            advice = f"'regard check {self.name}' lists them all."
-            raise DataError(f"{len(rows) - len(fine)} of {len(rows)} pictures cannot be read: {wrong}", advice=advice)
-        chosen = [fine[place % len(fine)] if place not in fine else place for place in range(len(rows))]
-        return np.stack([rows[chosen, 0], rows[:, 1]], axis=1)
-
-    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
-        """Validation pictures are all read once before the first step, so that none stops it later; most are kept."""
-        if len(valid) >= MANY:
-            say(f"  looking through {len(valid):,} validation pictures")
-        for _ in self.batches(valid, config, LOOKED_AT):
-            pass
 
     def decoded(
         self, encoded: Encoded, side: str, numbers: np.ndarray, read: Callable[[int], np.ndarray], learnt: bool,
@@ -257,20 +196,6 @@ class Pictured(Task):
         return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous()
 
 
-_told: set[str] = set()
-
-
-def _left_out(error: DataError) -> None:
-    _tell(f"  left out: {error}")
-
-
-def _tell(line: str) -> None:
-    """Said once by each process that meets it."""
-    if line not in _told:
-        _told.add(line)
-        print(line, file=sys.stderr, flush=True)
-
-
 def together(pixels: Pixels | Palette) -> int:
     """How many pictures are looked at together: more of small ones, and each alone where each has a size of its own."""
     height, width = pixels.size
@@ -290,7 +215,7 @@ def sized_of(item: Any) -> tuple[np.ndarray, Size]:
         return picture, (picture.shape[0], picture.shape[1])
     picture, facts = look(item if isinstance(item, bytes) else os.fspath(item), curious=False)
     if facts.reduced:
-        _tell(
+        tell(
             f"{'a picture' if isinstance(item, bytes) else os.fspath(item)}: has {facts.height:,} x {facts.width:,} pixels, "
             f"and more than {LIMIT // 10**6} million are not decoded: it is looked at in {picture.shape[0]:,} x "
             f"{picture.shape[1]:,}"
@@ -312,22 +237,6 @@ def opened(sample: Picture, least: int) -> np.ndarray:
     return read_picture(sample.content or sample.source, least, sample.place)
 
 
-def place_of(sample: Picture) -> str:
-    """What a person finds it by."""
-    return sample.source or f"{sample.path}, row {sample.line}"
-
-
-def some(samples: Iterable[Any], most: int, seed: int = 0) -> list[Any]:
-    """At most so many of the samples, each with the same chance, however many there are."""
-    random, source = np.random.default_rng(seed), iter(samples)
-    kept = list(islice(source, most))
-    for seen, sample in enumerate(source, most + 1):
-        place = int(random.integers(seen))
-        if place < most:
-            kept[place] = sample
-    return kept
-
-
 def check_reader(reader: Any, config: Any) -> None:
     """Refuse pictures that are made ready for a model of another kind."""
     if isinstance(reader, Palette) != hasattr(config, "colours"):
@@ -341,30 +250,3 @@ def check_reader(reader: Any, config: Any) -> None:
             f"the palette is of {len(reader)} colours for pictures of side {reader.side}, the model of {config.colours} for "
             f"side {config.size}: they do not belong together. A folder brings both; leave model.colours and model.size out."
         )
-
-
-def row_of(sample: Picture) -> np.ndarray:
-    """Where a picture is to be found, as numbers that a store can hold: the bytes of its path, or its own."""
-    if sample.content:
-        row = np.empty(
-            1 + len(sample.content), np.uint16
-        )  # as a store has them: eight bytes for one would fill the memory
-        row[0], row[1:] = INSIDE, np.frombuffer(sample.content, dtype=np.uint8)
-        return row
-    return np.frombuffer(os.fsencode(sample.source), dtype=np.uint8).astype(np.uint16)
-
-
-def source_of(row: np.ndarray) -> str | bytes:
-    """The reverse."""
-    if len(row) and row[0] == INSIDE:
-        return row[1:].astype(np.uint8).tobytes()
-    return os.fsdecode(row.astype(np.uint8).tobytes())
-
-
-def _bytes(sample: Picture) -> int:
-    if sample.content:
-        return len(sample.content)
-    try:
-        return os.path.getsize(sample.source)
-    except OSError:
-        return -1

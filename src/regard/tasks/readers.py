@@ -51,6 +51,9 @@ class Reads:
         """The reader of a fresh model, where nothing of it is learnt from the data; None where something is."""
         return None
 
+    learning: ClassVar[str] = "learning colours from these pictures"
+    """what is said while that is done"""
+
     def learnt(self, samples: Iterable[Any], config: Any, data: Data) -> Any:
         """The reader of a fresh model, where it is learnt from samples that are no texts."""
         raise NotImplementedError

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.entries import absolute
 from regard.data.pairs import Empty, Pair, iterate_pairs
-from regard.data.recall import Question, questions, recipe_of
+from regard.data.recall import Question, Recipe, questions, recipe_of
 from regard.data.settings import Data
 from regard.decode.settings import Decode
-from regard.errors import DataError, SettingError
+from regard.errors import SettingError
 from regard.inputs.text import Text
 from regard.tasks.asked import Asked
+from regard.tasks.made import Made
 from regard.tasks.task import Encoded, Scored, Sums, Task, lengths_of
 from regard.tasks.translate import Translate
 from regard.waists import Answer
 
 
-class Recall(Translate):
+class Recall(Made, Translate):
     name = "recall"
     about = "questions with answers, made by a rule (copy, facts-2, …) or read from files; answers with one"
     unit = "questions"
@@ -40,21 +40,8 @@ class Recall(Translate):
         """One of them: its tokenizer knows no other words or digits."""
         return shlex.quote(samples[0].source) if samples else self.usage
 
-    def entries(self, data: Sequence[str]) -> list[str]:
-        made = [recipe_of(entry) is not None for entry in data]
-        if any(made) and not all(made):
-            raise DataError("names of what is made and files do not go together.", ", ".join(data))
-        return [str(recipe_of(entry)) for entry in data] if any(made) else super().entries(data)
-
-    def lasting(self, entry: str) -> str:
-        return entry if recipe_of(entry) else absolute(entry)
-
-    def validated(self, data: Sequence[str]) -> Sequence[str]:
-        recipes = [recipe_of(entry) for entry in data]
-        return [str(recipe.judged("valid")) for recipe in recipes if recipe is not None]
-
-    def paths(self, entry: str) -> Sequence[str]:
-        return () if recipe_of(entry) else super().paths(entry)
+    def recipe(self, entry: str) -> Recipe | None:
+        return recipe_of(entry)
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Question | Empty]:
         for entry in self.entries(data):

@@ -19,12 +19,11 @@ from regard.data.pictures import Picture, iterate_masked
 from regard.data.rows import Empty
 from regard.data.settings import Data
 from regard.decode.settings import Decode
-from regard.draw.table import table
 from regard.errors import DataError
 from regard.inputs.pixels import read_mask
 from regard.nn.dense import segment_head, settled
 from regard.tasks.asked import Asked
-from regard.tasks.dense_scores import Overlap
+from regard.tasks.dense_scores import Overlap, example_of, said_of, shares_of
 from regard.tasks.mapped import Mapped
 from regard.tasks.pictured import Seeing, sized_of
 from regard.tasks.task import Encoded, Scored, Sums, Terms
@@ -73,13 +72,7 @@ class Segment(Mapped):
 
     def pairing(self, samples: Sequence[Picture], data: Data, train: Encoded) -> str:
         """What stands in the masks for each class, where that is not its place among them: "7,8,11"."""
-        known = classes_beside(samples[0].mask) if samples else None
-        if known is None:
-            return ""
-        value = dict(zip(known.names, known.values, strict=True))
-        numbers = [value.get(label, -1) for label in train.how.labels]
-        plain = numbers == list(range(len(numbers))) or min(numbers, default=-1) < 0
-        return "" if plain else ",".join(map(str, numbers))
+        return pairing_of(classes_beside(samples[0].mask) if samples else None, train.how.labels)
 
     def bodied(self, config: Any) -> Any:
         return settled(config, classes=True)
@@ -109,7 +102,7 @@ class Segment(Mapped):
     def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
         """(H, W) the numbers of the classes in the order of the labels, and `VOID`."""
         path = source if isinstance(source, str) else ""
-        known = classes_beside(path) or _numbers(data.labels)
+        known = classes_beside(path) or called_by_numbers(data.labels)
         number = {label: place for place, label in enumerate(data.labels)}
         table = np.full(VOID + 1, VOID, dtype=np.uint8)
         table[: len(known.names)] = [number.get(name, VOID) for name in known.names]
@@ -148,8 +141,7 @@ class Segment(Mapped):
 
     def _said(self, model: Asked, picture: np.ndarray, mask: np.ndarray) -> Answer:
         labels = model.identity.labels
-        shares = np.bincount(mask.ravel(), minlength=len(labels)) / mask.size
-        found = {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
+        found = shares_of(mask, labels)
         known = {"labels": labels, "numbers": written_as(labels, model.identity.pair)}
         return Answer(found, tuple(found.values()), (), {"mask": mask, "picture": picture, **known})
 
@@ -165,15 +157,7 @@ class Segment(Mapped):
             answer = self._said(model, picture, said)
             overlap.add(answer.extra["mask"], right)
             answers.append(replace(answer, extra={**answer.extra, "right": right} if len(answers) < SHOWN else {}))
-        scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in overlap.scores().items()}
-        scores["samples"] = count
-        if most is None:
-            each = [
-                {"class": name, "IoU": "" if v is None else f"{100 * v:.2f}"}
-                for name, v in overlap.table(labels).items()
-            ]
-            scores["each"] = table(each)
-        return scores, answers
+        return overlap.told(labels, count, most is None), answers
 
     def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
         from regard.draw.overlay import Segmented, draw_classes
@@ -208,11 +192,10 @@ class Segment(Mapped):
         return {"picture": str(seen), "mask": str(kept)}
 
     def said(self, given: Any, answer: Answer) -> str:
-        return "\t".join([str(given), *(f"{name} {100 * share:.1f} %" for name, share in answer.value.items())])
+        return said_of(given, answer)
 
     def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
-        most = ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(answer.value.items())[:4])
-        return {"picture": sample.source, "answer": most}
+        return {"picture": sample.source, "answer": example_of(answer)}
 
 
 HIGHEST = frozenset((255, 65535))
@@ -234,6 +217,14 @@ def _classes_in(folder: str) -> Classes | None:
     return None if found is None else replace(found, void=tuple({*found.void, *HIGHEST} - set(found.values)))
 
 
+def pairing_of(known: Classes | None, labels: Sequence[str]) -> str:
+    """The numbers by which a file names these classes; nothing where those are their places, or there is no file."""
+    value = {} if known is None else dict(zip(known.names, known.values, strict=True))
+    numbers = [value.get(label, -1) for label in labels]
+    plain = numbers == list(range(len(numbers))) or min(numbers, default=-1) < 0
+    return "" if plain else ",".join(map(str, numbers))
+
+
 def written_as(labels: Sequence[str], told: str) -> np.ndarray:
     """What stands in a mask for each class: what a file said of those that were learnt from (`pairing`), or the number that it
     is called by where none did; else its place."""
@@ -244,7 +235,7 @@ def written_as(labels: Sequence[str], told: str) -> np.ndarray:
     return numbers.astype(np.uint8 if numbers.max() < 256 else np.uint16)
 
 
-def _numbers(labels: Sequence[str]) -> Classes:
-    """Of masks that no file speaks of: classes are called by their numbers."""
+def called_by_numbers(labels: Sequence[str]) -> Classes:
+    """Of masks or clouds that no file speaks of: classes are called by their numbers."""
     values = tuple(map(int, labels))
     return Classes(tuple(labels), values, tuple(HIGHEST - set(values)))

@@ -117,11 +117,11 @@ class Task(Reads):
     unprompted: ClassVar[bool] = False
     """whether there is an answer to nothing: "" then"""
     paints: ClassVar[bool] = False
-    """whether answers are pictures, which are left as files"""
+    """whether answers are pictures or clouds, which are left as files"""
     at_once: ClassVar[int] = 512
     """inputs that are answered together at most: answers are held until all of these are there"""
     reads: ClassVar[str] = "text"
-    """what its samples are made of: text or pictures. Bodies read one kind, and a task may have a form for each"""
+    """what its samples are made of: text, pictures or points. Bodies read one kind, and a task may have a form for each"""
     rows: ClassVar[str] = ""
     """what that is called which may be too long, where a sample has several; else the unit"""
     counted: ClassVar[str] = "tokens"

@@ -27,7 +27,7 @@ KINDS = ("size", "colour", "shape", "relation", TOTAL)
 
 
 class Captioner(Demo):
-    task = "caption"
+    name = task = "caption"
     out = "runs/demo-caption"
     settings = (
         f"model.size={SIDE}", "model.tap=2", "model.penalty=0", "data.vocabulary=400", "train.steps=1000", "train.images=64",

@@ -16,7 +16,11 @@ Rows = Sequence[Mapping[str, str]]
 
 
 class Demo(ABC):
+    name: ClassVar[str]
+    """by which it is asked for"""
     task: ClassVar[str]
+    metric: ClassVar[str] = "exact"
+    """the score of the test that it is judged by"""
     out: ClassVar[str]
     """the folder of the run, where none is named"""
     settings: ClassVar[tuple[str, ...]]

@@ -16,7 +16,7 @@ MOVED = "the man said that the woman bought the red book"
 
 
 class Translator(Demo):
-    task = "translate"
+    name = task = "translate"
     out = "runs/demo"
     settings = (
         "model.depth=2", "model.decoder_depth=2", "model.hidden=512", "model.dropout=0", "data.vocabulary=1000",

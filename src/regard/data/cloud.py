@@ -1,0 +1,202 @@
+"""A point cloud: places, and what is known of each point.
+
+Files hold coordinates in float64, colours in bytes or shares, labels as any number. `Raw` is what a reader found, and `settled`
+makes a `Cloud` of it, the same for all formats: points that are nowhere are dropped and counted, far-away coordinates lose
+their origin before they become float32, colours become bytes, normals get the length 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import DataError
+
+LIMIT = 100_000_000
+"""points of one file that are read at most: a gigabyte of places"""
+FAR = 1e15
+"""A coordinate beyond this is no place; scanners write such numbers where they saw nothing."""
+PRECISE = 64.0
+"""Times farther from 0 than it is large, from which on a cloud loses its origin: float32 would know its points to 4e-6 of its
+size only."""
+
+Place = tuple[str, int]
+"""Where bytes stand that are no file of their own: a table, and the row in it."""
+Columns = Mapping[str, str]
+
+CALLED: dict[str, tuple[str, ...]] = {
+    "x": ("x", "pos_x", "position_x"),
+    "y": ("y", "pos_y", "position_y"),
+    "z": ("z", "pos_z", "position_z"),
+    "red": ("red", "r", "diffuse_red", "rp", "rf"),
+    "green": ("green", "g", "diffuse_green", "gp", "gf"),
+    "blue": ("blue", "b", "diffuse_blue", "bp", "bf"),
+    "nx": ("nx", "normal_x", "n_x"),
+    "ny": ("ny", "normal_y", "n_y"),
+    "nz": ("nz", "normal_z", "n_z"),
+    "label": (
+        "label", "labels", "class", "classification", "semantic", "semantic_label", "sem_label", "class_id", "category",
+        "segment", "segmentation",
+    ),
+}  # fmt: skip
+"""What columns and properties may be called, the surest first; `scalar_` before them and the case of letters say nothing."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    places: NDArray[np.float32]
+    """(N, 3), counted from `origin`"""
+    colours: NDArray[np.uint8] | None = None
+    """(N, 3) red, green and blue"""
+    normals: NDArray[np.float32] | None = None
+    """(N, 3) of length 1, or 0 where none is known"""
+    labels: NDArray[np.int64] | None = None
+    """(N,) numbers of classes, as they stand in the file; below 0 where none is known"""
+    classes: tuple[str, ...] = ()
+    """names of these numbers from 0, where the file says them"""
+    origin: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+    """(3,) what was subtracted from the coordinates of the file"""
+    dropped: int = 0
+    """points of the file that are left out, as they are nowhere (NaN or infinite)"""
+    sampled: bool = False
+    """whether points were drawn on the faces of a mesh"""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def world(self) -> NDArray[np.float64]:
+        """(N, 3) the places with the coordinates that the file has."""
+        return self.places.astype(np.float64) + self.origin
+
+    def taken(self, chosen: NDArray[Any]) -> Cloud:
+        """Some points of it, in this order."""
+
+        def of(values: NDArray[Any] | None) -> Any:
+            return None if values is None else values[chosen]
+
+        return Cloud(
+            self.places[chosen], of(self.colours), of(self.normals), of(self.labels), self.classes, self.origin,
+            self.dropped, self.sampled,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What stands in a file, as it stands there."""
+
+    places: NDArray[Any]
+    colours: NDArray[Any] | None = None
+    normals: NDArray[Any] | None = None
+    labels: NDArray[Any] | None = None
+    classes: tuple[str, ...] = ()
+    faces: NDArray[np.int64] | None = None
+    """(T, 3) corners of triangles, where it is a mesh"""
+    sampled: bool = False
+
+
+class Wrong(Exception):
+    """What is wrong with a file, what to do, and in which line; who opened it knows its name."""
+
+    def __init__(self, problem: str, advice: str = "", line: int | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.advice, self.line = problem, advice, line
+
+    def named(self, path: str, line: int | None = None) -> DataError:
+        return DataError(self.problem, path, self.line if line is None else line, self.advice)
+
+
+def meant(there: Mapping[str, Any] | list[str] | tuple[str, ...], columns: Columns | None = None) -> dict[str, str]:
+    """What is called how in a file: as a person said, else by the usual names."""
+    small = {name.lower().removeprefix("scalar_"): name for name in reversed(list(there))}
+    found = {}
+    for name, words in CALLED.items():
+        said = (columns or {}).get(name)
+        if said is not None and said in there:
+            found[name] = said
+        elif said is not None:
+            raise Wrong(f"has no column '{said}', which is to be its {name}.", f"It has: {', '.join(there) or 'none'}.")
+        elif known := next((small[word] for word in words if word in small), None):
+            found[name] = known
+    return found
+
+
+def settled(raw: Raw) -> Cloud:
+    """The same for all formats, or what is wrong with it."""
+    places = _places(raw.places)
+    with np.errstate(invalid="ignore"):
+        fine: NDArray[np.bool_] = np.all(np.abs(places) <= FAR, axis=1)  # not of what is no number
+    dropped = int(len(fine) - fine.sum())
+    if not len(places):
+        raise Wrong("holds no points.", "Write it again, or remove it.")
+    if dropped == len(places):
+        raise Wrong(f"has {len(places):,} points, and each of them is nowhere (NaN or infinite).", "Write it again.")
+    colours, normals, labels = raw.colours, raw.normals, raw.labels
+    if dropped:
+        places = places[fine]
+        colours, normals, labels = (None if one is None else one[fine] for one in (colours, normals, labels))
+    origin = _origin(places)
+    return Cloud(
+        (places - origin).astype(np.float32),
+        None if colours is None else bytes_of(colours),
+        None if normals is None else _unit(normals),
+        None if labels is None else whole(labels),
+        raw.classes, origin, dropped, raw.sampled,
+    )  # fmt: skip
+
+
+def _places(values: NDArray[Any]) -> NDArray[np.float64]:
+    if values.ndim != 2 or values.shape[1] != 3:
+        raise Wrong(f"has places {values.shape}, and (points, 3) are wanted.")
+    if values.dtype.kind not in "fiub":
+        raise Wrong(f"has places of {values.dtype}, which are no numbers.")
+    return values.astype(np.float64)
+
+
+def _origin(places: NDArray[np.float64]) -> NDArray[np.float64]:
+    low, high = places.min(axis=0), places.max(axis=0)
+    extent = float((high - low).max())
+    if np.maximum(np.abs(low), np.abs(high)).max() <= PRECISE * extent or not extent:
+        return np.zeros(3)
+    middle = (low + high) / 2
+    return np.round(middle) if extent > 1 else middle
+
+
+def bytes_of(colours: NDArray[Any]) -> NDArray[np.uint8]:
+    """(N, 3) colours as bytes: floats run to 1 or to 255, whole numbers to 255 or to 65,535."""
+    if colours.dtype == np.uint8:
+        return np.ascontiguousarray(colours)
+    values = np.nan_to_num(colours.astype(np.float64), nan=0.0, posinf=-1.0, neginf=-1.0)
+    low, high = float(values.min(initial=0)), float(values.max(initial=0))
+    if low < 0 or high > 65535:
+        raise Wrong(f"has colours from {low:g} to {high:g}.", "They run to 1, to 255 or to 65,535.")
+    whole_ones = colours.dtype.kind in "iu"
+    most = 1.0 if high <= 1 and not whole_ones else 255.0 if high <= 255 else 65535.0
+    return np.rint(values * (255.0 / most)).astype(np.uint8)
+
+
+def _unit(normals: NDArray[Any]) -> NDArray[np.float32]:
+    values = np.nan_to_num(normals.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    sizes = np.sqrt((values**2).sum(axis=1, keepdims=True))
+    return np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0).astype(np.float32)
+
+
+def whole(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """(N,) labels as whole numbers; what is none is -1, as is what cannot be one."""
+    if labels.dtype.kind in "iub":
+        if labels.dtype == np.uint64 and labels.max(initial=0) > 2**62:
+            raise Wrong(f"has labels up to {labels.max()}, which are no numbers of classes.")
+        return labels.astype(np.int64)
+    values = labels.astype(np.float64)
+    values = np.where(np.isfinite(values), values, -1.0)
+    broken = np.flatnonzero((values != np.rint(values)) | (np.abs(values) > 2.0**53))
+    if len(broken):
+        raise Wrong(
+            f"has labels that are no whole numbers, such as {values[broken[0]]:g} of point {broken[0] + 1:,}.",
+            "Labels are numbers of classes. Say which column has them: --columns label=NAME.",
+        )
+    return values.astype(np.int64)

@@ -1,0 +1,79 @@
+// What a cloud was taken for: its points in the colours of their classes, of their height, of how sure it was, or of what is wrong.
+
+const said = numbers(data.said, Uint16Array), right = data.right && numbers(data.right, Uint16Array);
+const sure = data.sure && bytes(data.sure), own = data.colours && bytes(data.colours);
+const NONE = 65535, palette = data.palette.map(rgb), grey = rgb(data.blank), [fine, fault] = data.faults.map(rgb);
+const hidden = new Set(), state = { way: data.ways[0] };
+const upright = { x: 0, y: 1, z: 2 }[data.up], highest = data.sides[upright] || 1;
+const ramps = { height: ramp(data.ramps.height), certainty: ramp(data.ramps.certainty) };
+
+const WAYS = {
+  class: { title: "What it was taken for", of: (n) => palette[said[n]] },
+  truth: { title: "What it is", of: (n) => right[n] === NONE ? grey : palette[right[n]] },
+  wrong: { title: "Where it is wrong", of: (n) => right[n] === NONE ? grey : right[n] === said[n] ? fine : fault, large: (n) => right[n] !== NONE && right[n] !== said[n] ? 1.4 : 1 },
+  colours: { title: "Its own colours", of: (n) => [own[3 * n], own[3 * n + 1], own[3 * n + 2]] },
+  height: { title: "Height", of: (n) => ramps.height(packed[3 * n + upright] / 65535 / highest), ends: () => { const low = data.low[upright]; return [low, low + 65535 * data.step * highest].map((value) => Number(value.toPrecision(3))); } },
+  certainty: { title: "How sure it was", of: (n) => ramps.certainty(sure[n] / 255), ends: () => ["0 %", "100 %"] },
+};
+const kindOf = (n) => state.way === "truth" ? right[n] : said[n];
+
+function paint() {
+  const { of, large } = WAYS[state.way], colours = new Uint8Array(4 * many);
+  for (let n = 0; n < many; n++) {
+    if (hidden.has(kindOf(n))) continue;
+    colours.set(of(n), 4 * n); colours[4 * n + 3] = PLAIN * (large ? large(n) : 1);
+  }
+  stage.paint(colours);
+}
+function show() {
+  const way = WAYS[state.way], scale = find("#scale");
+  find("#heading").textContent = way.title;
+  for (const button of find("#ways").children) button.setAttribute("aria-pressed", button.dataset.way === state.way);
+  scale.hidden = !way.ends;
+  if (way.ends) {
+    [scale.querySelector(".first").textContent, scale.querySelector(".last").textContent] = way.ends();
+    scale.querySelector(".ramp").style.background = `linear-gradient(90deg, ${data.ramps[state.way].join(", ")})`;
+  }
+  for (const button of document.querySelectorAll(".classes button")) button.setAttribute("aria-pressed", !hidden.has(+button.dataset.number));
+  const left = data.labels.length - hidden.size;
+  find("#shown").textContent = hidden.size ? `${left} of ${data.labels.length} classes are shown` : state.way === "wrong" ? data.mistakes : "";
+  paint();
+}
+for (const name of data.ways) option(find("#ways"), name, () => { state.way = name; show(); }).dataset.way = name;
+find("#ways").hidden = data.ways.length < 2;
+
+const group = made("div", "group"), list = made("ol", "classes");
+group.append(made("span", "name", "Classes"), list);
+data.shares.forEach(([number, share]) => {
+  const item = made("li"), button = option(item, "", () => { hidden.has(number) ? hidden.delete(number) : hidden.add(number); show(); });
+  button.dataset.number = number; button.title = "show or hide";
+  button.style.setProperty("--own", `rgb(${palette[number]})`); button.style.setProperty("--share", `${100 * share}%`);
+  button.append(made("i"), made("b", "", data.labels[number]), made("small", "", percent(share)), made("u"));
+  button.ondblclick = () => { hidden.clear(); data.labels.forEach((_, other) => other !== number && hidden.add(other)); show(); };
+  list.append(item);
+});
+const whole = made("div", "buttons whole");
+option(whole, "all", () => { hidden.clear(); show(); });
+option(whole, "none", () => { data.labels.forEach((_, number) => hidden.add(number)); show(); });
+group.append(whole, made("p", "hint", "A click shows or hides a class, a double click shows it alone."));
+find("#choose").append(group);
+
+let ringed = -1;
+stage.pointed = (n, event) => {
+  if (n !== ringed) { ringed = n; stage.draw(); }
+  if (n < 0) return told(event, []);
+  const lines = [data.labels[said[n]] + (sure ? ` · ${percent(sure[n] / 255)}` : "")];
+  if (right) lines.push(right[n] === NONE ? "what it is is not known" : right[n] === said[n] ? "which is right" : `is: ${data.labels[right[n]]}`);
+  told(event, [...lines, coordinates(n)]);
+};
+stage.after = (pen, at) => {
+  if (ringed < 0) return;
+  const [x, y] = at(ringed);
+  ring(pen, x, y, 8);
+};
+for (const [number, share] of data.shares) {
+  const item = made("li");
+  item.append(made("b", "", data.labels[number]), made("span", "", ` ${percent(share)} of the points${data.overlap ? `, overlap with the truth ${data.overlap[number] === null ? "–" : percent(data.overlap[number])}` : ""}`));
+  find("#words ol").append(item);
+}
+show();

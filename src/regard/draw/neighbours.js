@@ -1,0 +1,94 @@
+// Which neighbours a point looked at: a layer is chosen by a button, a point by a click where its row is known.
+
+const said = data.said && numbers(data.said, Uint16Array), palette = data.palette.map(rgb), glow = ramp(data.glow);
+const levels = data.levels.map((text) => numbers(text, Uint32Array));
+const layers = data.layers.map((layer) => ({
+  ...layer, keys: numbers(layer.keys, Uint32Array), shares: bytes(layer.shares), most: numbers(layer.most, Float32Array),
+  // the row of each point of the input that is known
+  rows: new Map(Array.from(layer.queries ? numbers(layer.queries, Uint32Array) : levels[layer.level].keys(), (query, row) => [levels[layer.level][query], row])),
+}));
+const origins = data.origins && numbers(data.origins, Uint32Array), numbersOf = (n) => origins ? origins[n] : n;
+const state = { layer: data.layer, chosen: data.chosen, classes: false };
+const dark = matchMedia("(prefers-color-scheme: dark)"), paper = () => dark.matches ? [16, 17, 22] : [245, 246, 248];
+const far = (a, b) => Math.hypot(...[0, 1, 2].map((axis) => packed[3 * a + axis] - packed[3 * b + axis]));
+
+// The point of this layer that stands for the chosen one: itself, or the nearest whose row is known.
+function asked(layer) {
+  if (layer.rows.has(state.chosen)) return state.chosen;
+  let best = -1, least = Infinity;
+  for (const point of layer.rows.keys()) { const off = far(point, state.chosen); if (off < least) { least = off; best = point; } }
+  return best;
+}
+// What it looked at: points with their shares, the largest first. Where a point stands twice in a row its shares are added.
+function looked(layer, point) {
+  const row = layer.rows.get(point), found = new Map();
+  for (let column = 0; column < layer.columns; column++) {
+    const key = layer.keys[row * layer.columns + column], share = layer.most[row] * layer.shares[row * layer.columns + column] / 255;
+    if (key < 0xffffffff) found.set(levels[layer.level][key], (found.get(levels[layer.level][key]) || 0) + share);
+  }
+  return [...found].sort((one, other) => other[1] - one[1]);
+}
+let now = [], from = -1, ringed = -1;
+// What the brightest colour means: the largest share, and so much at least that an even look looks so.
+const bright = () => Math.max(now[0][1], Math.min(1, data.even / now.length));
+function show() {
+  const layer = layers[state.layer], ground = paper(), colours = new Uint8Array(4 * many);
+  from = asked(layer); now = looked(layer, from);
+  const put = (n, colour, part, large) => { for (let channel = 0; channel < 3; channel++) colours[4 * n + channel] = ground[channel] + part * (colour[channel] - ground[channel]); colours[4 * n + 3] = PLAIN * large; };
+  const plain = dark.matches ? [120, 130, 148] : [126, 138, 156], own = (n) => state.classes ? palette[said[n]] : plain;
+  for (let n = 0; n < many; n++) put(n, own(n), 0.3, 0.7);
+  for (const n of levels[layer.level]) put(n, own(n), state.classes ? 0.5 : 0.7, 1);
+  const most = bright();
+  for (const [n, share] of [...now].reverse()) put(n, glow(0.25 + 0.75 * share / most), 1, 1.3 + share / most);
+  stage.centre = [0, 1, 2].map((axis) => stage.places[3 * from + axis]); stage.paint(colours);
+  find("#heading").textContent = `What point ${numbersOf(from)} looked at`;
+  find("#shown").textContent = `${layer.name}: ${now.length} neighbours among ${levels[layer.level].length.toLocaleString("en")} points` + (from === state.chosen ? "" : "; the nearest to the chosen one that is there");
+  for (const button of document.querySelectorAll("#layers button")) button.setAttribute("aria-pressed", +button.dataset.layer === state.layer);
+  for (const button of find("#ways").children) button.setAttribute("aria-pressed", button.dataset.on === String(state.classes));
+  find("#scale .last").textContent = percent(most);
+  find("#near").replaceChildren(...now.slice(0, 12).map(([n, share]) => {
+    const item = made("li"), bar = made("i");
+    bar.style.setProperty("--share", `${100 * share / most}%`);
+    item.append(made("b", "", (n === from ? "itself" : `${numbersOf(n)}`) + (said ? ` · ${data.labels[said[n]]}` : "")), bar, made("span", "", percent(share)));
+    item.onmouseenter = () => { ringed = n; stage.draw(); }; item.onmouseleave = () => { ringed = -1; stage.draw(); };
+    return item;
+  }));
+  find("#words ol").replaceChildren(...now.map(([n, share]) => { const item = made("li"); item.append(made("b", "", `point ${numbersOf(n)}`), made("span", "", ` ${percent(share)}, at ${coordinates(n)}`)); return item; }));
+}
+
+const box = made("div", "group"), names = made("div", "");
+names.id = "layers";
+box.append(made("span", "name", "Layer"), names);
+levels.forEach((points, level) => {
+  const some = layers.map((layer, number) => [layer, number]).filter(([layer]) => layer.level === level);
+  if (!some.length) return;
+  const row = made("div", "buttons");
+  for (const [layer, number] of some) option(row, layer.brief, () => { state.layer = number; show(); }).dataset.layer = number;
+  names.append(made("small", "level", `${points.length.toLocaleString("en")} points`), row);
+});
+const near = made("div", "group"), list = made("ol", "chances");
+list.id = "near"; near.append(made("span", "name", "Looked at most"), list);
+find("#choose").append(box, near, made("p", "hint", data.hint));
+find("#scale").hidden = false; find("#scale .first").textContent = "0"; find("#scale .ramp").style.background = `linear-gradient(90deg, ${data.glow.join(", ")})`;
+
+stage.chose = (n) => { if (n >= 0 && data.choosing) { state.chosen = n; show(); } };
+stage.pointed = (n, event) => {
+  if (n < 0) return told(event, []);
+  const share = now.find(([point]) => point === n);
+  told(event, [`point ${numbersOf(n)}` + (said ? ` · ${data.labels[said[n]]}` : ""), ...(share ? [`${percent(share[1])} of what was looked at`] : []), coordinates(n)]);
+};
+stage.after = (pen, at) => {
+  if (from < 0) return;
+  const [x, y] = at(from), most = bright();
+  for (const [n, share] of now) {
+    if (n === from) continue;
+    const [toX, toY] = at(n);
+    pen.strokeStyle = `rgba(${glow(0.25 + 0.75 * share / most)}, ${0.25 + 0.6 * share / most})`; pen.lineWidth = 0.6 + 1.6 * share / most;
+    pen.beginPath(); pen.moveTo(x, y); pen.lineTo(toX, toY); pen.stroke();
+  }
+  ring(pen, x, y, 9);
+  if (ringed >= 0) ring(pen, ...at(ringed).slice(0, 2), 6);
+};
+dark.addEventListener("change", show);
+if (said) for (const [name, on] of [["plain", false], ["classes", true]]) option(find("#ways"), name, () => { state.classes = on; show(); }).dataset.on = on;
+stage.grain = stage.usual = 0.4; stage.far *= 0.5; show();

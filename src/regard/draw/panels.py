@@ -1,0 +1,158 @@
+"""Sheets of panels in rows, with what their colours mean below them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from regard.draw.colour import INK, LINE, QUIET
+from regard.draw.label import columns, label
+from regard.draw.paper import LETTER, Sheet, check_ending, styled
+from regard.draw.shades import BLANK, Map, Picture, class_colours
+from regard.errors import RegardError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARGIN: Final = 0.45
+GAP: Final = 0.14
+WIDE: Final = 10.5  # inches of a sheet between its margins, at most
+PANEL: Final = 3.4  # of a picture on it
+LEAST: Final = 1.1
+HEAD: Final = 0.26  # inches above a column for its name
+SWATCH: Final = 0.15
+ENTRY: Final = 0.25  # inches of a line of the legend
+NAMED: Final = 36
+"""Classes in a legend; of more those that cover most."""
+
+
+class Legend:
+    """The classes that are seen, those that cover most first, in columns."""
+
+    def __init__(self, names: Sequence[str], shares: Map, of: str = "pixels") -> None:
+        """`of`: what these are shares of."""
+        order = [int(at) for at in np.argsort(-shares, kind="stable") if shares[at] > 0]
+        colours = class_colours(len(names))
+        self.items = [(label(names[at], 24), colours[at], float(shares[at])) for at in order[:NAMED]]
+        more = f"; {len(order) - NAMED} others cover less" if len(order) > NAMED else ""
+        self.note = f"shares of all {of}{more}"
+        self.wide = max((columns(name) for name, _, _ in self.items), default=1) * LETTER * 8.5 + SWATCH + 0.75
+
+    def across(self, width: float) -> int:
+        return max(1, min(int(width / self.wide), len(self.items)))
+
+    def height(self, width: float) -> float:
+        return -(-len(self.items) // self.across(width)) * ENTRY + ENTRY
+
+    def draw(self, axes: Axes, top: float, width: float) -> None:
+        from matplotlib.patches import Rectangle
+
+        across = self.across(width)
+        for number, (name, colour, share) in enumerate(self.items):
+            left, down = number % across * (width / across), top + number // across * ENTRY
+            rgb = tuple(part / 255 for part in colour)
+            axes.add_patch(Rectangle((left, down), SWATCH, SWATCH, facecolor=rgb, edgecolor=INK, linewidth=0.4))
+            axes.text(left + SWATCH + 0.08, down + SWATCH / 2, name, size=8.5, color=INK, va="center")
+            beside = left + self.wide - 0.15
+            axes.text(beside, down + SWATCH / 2, _percent(share), size=7.5, color=QUIET, va="center", ha="right")
+        axes.text(0, top + self.height(width) - ENTRY / 2, self.note, size=7.5, color=QUIET, va="center")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %" if share >= 0.0005 else "< 0.1 %"
+
+
+class Scale:
+    """A bar of the colours with names for its beginning, its middle and its end; `gaps`: somewhere nothing is known."""
+
+    def __init__(self, colours: Picture, names: tuple[str, str, str], gaps: bool = False) -> None:
+        """`colours`: one row of pixels."""
+        self.colours, self.names, self.gaps = colours, names, gaps
+
+    def height(self, width: float) -> float:
+        return 0.36
+
+    def draw(self, axes: Axes, top: float, width: float) -> None:
+        from matplotlib.patches import Rectangle
+
+        long = min(0.6 * width, 3.0)
+        colours: Any = self.colours
+        axes.imshow(colours, extent=(0, long, top + 0.12, top), aspect="auto", interpolation="nearest", zorder=1)
+        for at, name, place in zip((0.0, long / 2, long), self.names, ("left", "center", "right"), strict=True):
+            # a number ends under the end of the bar, and what is counted stands behind it
+            number, _, unit = name.partition(" ")
+            axes.text(at, top + 0.17, number, size=8, color=QUIET, va="top", ha=place)
+            axes.text(at + 0.05, top + 0.17, unit, size=8, color=QUIET, va="top", ha="left")
+        if self.gaps:
+            grey, left = tuple(part / 255 for part in BLANK), long + 0.7
+            axes.add_patch(
+                Rectangle((left, top - 0.01), SWATCH, SWATCH, facecolor=grey, edgecolor=QUIET, linewidth=0.4)
+            )
+            axes.text(left + SWATCH + 0.08, top + 0.06, "not known", size=8, color=QUIET, va="center")
+
+
+def draw_panels(
+    rows: Sequence[Sequence[Picture]], names: Sequence[Any], path: Path, title: str, about: str, below: Legend | Scale,
+    mark: tuple[float, float] | None = None,
+) -> Path:  # fmt: skip
+    """Panels in rows. `names`: one for each row, where the columns have fixed meanings, or one for each panel."""
+    ending = check_ending(path, (".png", ".svg"))
+    many = max((len(row) for row in rows), default=0)
+    if not many:
+        raise RegardError("there is no picture to draw.")
+    side = max(LEAST, min(PANEL, (WIDE + GAP) / many - GAP))
+    heights = [side * max(panel.shape[0] / panel.shape[1] for panel in row) for row in rows]
+    width = max(many * (side + GAP) - GAP, 3.4)
+    heads: Callable[[int, int], str] = lambda row, column: _head(names[row], row, column)  # noqa: E731
+    above = [HEAD if any(heads(row, column) for column in range(len(rows[row]))) else 0.0 for row in range(len(rows))]
+    top = MARGIN + (0.24 if title else 0.0) + (0.22 if about else 0.0)
+    height = sum(heights) + sum(above) + GAP * len(rows) + below.height(width) + 0.08
+    with styled():
+        sheet = Sheet(2 * MARGIN + width, top + height + MARGIN - 0.1)
+        sheet.text(MARGIN, MARGIN - 0.1, label(title, int(width / (LETTER * 13))) if title else "", 13, weight="bold")
+        sheet.text(MARGIN, MARGIN + (0.2 if title else -0.1), about, size=8.5, colour=QUIET)
+        axes = sheet.axes(MARGIN, top, width, height)
+        axes.set_axis_off()
+        down = 0.0
+        for row, panels in enumerate(rows):
+            for column, panel in enumerate(panels):
+                left = column * (side + GAP)
+                head = label(heads(row, column), int(side / (LETTER * 8.5))) if heads(row, column) else ""
+                axes.text(left, down + above[row] - 0.07, head, size=8.5, color=QUIET, va="bottom")
+                _put(axes, panel, left, down + above[row], side, mark)
+            down += above[row] + heights[row] + GAP
+        below.draw(axes, down + 0.04, width)
+        axes.set_xlim(0, width)
+        axes.set_ylim(height, 0)
+        return sheet.save(path, ending)
+
+
+COLUMNS: Final = ("picture", "answer", "truth")
+
+
+def _head(names: Any, row: int, column: int) -> str:
+    if not isinstance(names, str):
+        return str(names[column])
+    meaning = COLUMNS[column] if row == 0 else ""
+    return (names or meaning) if column == 0 else meaning
+
+
+def _put(
+    axes: Axes, panel: Picture, left: float, top: float, side: float, mark: tuple[float, float] | None
+) -> None:  # fmt: skip
+    from matplotlib.patches import Rectangle
+
+    tall = side * panel.shape[0] / panel.shape[1]
+    colours: Any = np.repeat(panel[..., None], 3, 2) if panel.ndim == 2 else panel
+    box = (left, left + side, top + tall, top)
+    way = "nearest" if panel.shape[1] < 480 else "antialiased"
+    axes.imshow(colours, extent=box, interpolation=way, aspect="auto", zorder=1)
+    axes.add_patch(Rectangle((left, top), side, tall, fill=False, edgecolor=LINE, linewidth=0.6, zorder=2))
+    if mark is not None:
+        for colour, wide in (("black", 2.2), ("white", 1.1)):  # seen on dark and on light ground
+            axes.plot(
+                left + mark[1] * side, top + mark[0] * tall, "o", ms=6, mfc="none", mec=colour, mew=wide, zorder=3
+            )

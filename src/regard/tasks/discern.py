@@ -1,0 +1,64 @@
+"""classify, asked of bodies that read points: a cloud in, one of some classes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from regard.data.clouds import CloudFile, iterate_clouds
+from regard.data.rows import Empty
+from regard.decode.settings import Decode
+from regard.nn.loss import cross_entropy
+from regard.nn.points import cloud_head
+from regard.tasks.asked import Asked
+from regard.tasks.clouded import Clouded, packed, packs
+from regard.tasks.naming import Naming
+from regard.tasks.task import Encoded, Terms
+from regard.waists import Answer, Batch, States
+
+
+class Discern(Naming, Clouded):
+    about = "point clouds with a class (a folder for each, or a table); answers with the class"
+    columns = ("cloud", "label")
+    sides = ("cloud", "label")
+    heeds = Clouded.heeds
+    many, framed = 1024, "unit"
+
+    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[CloudFile | Empty]:
+        return iterate_clouds(data, columns)
+
+    def bodied(self, config: Any) -> Any:
+        return replace(config, decodes=False)
+
+    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
+        return cloud_head(config, len(labels)) if labels else None
+
+    def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
+        x, offsets = packed([x for _, x, _ in self.gathered(encoded, rows)])
+        return Batch(x, labels=self.right(encoded, rows), offsets=offsets)
+
+    def logits(self, model: Asked, batch: Batch) -> Tensor:
+        """(B, classes)"""
+        self.headed(model)
+        return self.read(model, model.body(batch))
+
+    def read(self, model: Asked, states: States) -> Tensor:
+        return self.headed(model)(states.summary)
+
+    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        assert batch.labels is not None
+        return cross_entropy(self.logits(model, batch), batch.labels, terms.smoothing)
+
+    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+        """Of each cloud (a path, bytes, a `Cloud` or an array) the likeliest class, with all probabilities."""
+        points = model.points_or_refuse()
+        rows = [points.prepare(self.asked(item, points))[0] for item in inputs]
+        answers: list[Answer] = []
+        for some in packs(map(len, rows)):
+            x, offsets = packed(rows[some])
+            answers += self.answers(model, Batch(x, offsets=offsets), decode)
+        return answers

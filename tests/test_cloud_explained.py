@@ -1,0 +1,207 @@
+"""What points of clouds looked at, beside what the attention itself says; and the commands as a person types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from gatherers import LABELS, cloud, made
+from regard.data.cloud import Cloud
+from regard.data.cloud_files import read_cloud
+from regard.data.ply import write_ply
+from regard.errors import RegardError
+from regard.explain import explains
+from regard.explain.points import Gathered, asked_point, place_of
+from regard.inputs.points import Points
+from regard.nn.watch import watch
+from regard.runs.checking import check
+from regard.runs.explaining import place
+from regard.tasks import GATHERING
+from regard.waists import Batch
+from test_cli import Cli
+from test_cli import cli as cli
+
+both = pytest.mark.parametrize("task", GATHERING)
+
+
+def explained(model: Any, item: Any, at: Any = None) -> Gathered:
+    found = model.explain(item, at=at)
+    assert isinstance(found, Gathered)
+    return found
+
+
+@both
+def test_shares_are_the_weights_of_the_attention_averaged_over_channels(task: str) -> None:
+    model, whole = made(task), cloud(70)
+    found = explained(model, whole, at=11)
+    assert found.gazing is not None and explains(model.task)
+    points: Points = model.points_or_refuse()
+    with torch.no_grad(), watch(model.body) as seen:
+        states = model.body(Batch(torch.from_numpy(points.prepare(whole)[0])[None]))
+    levels = [states.side[f"level{n}"].numpy() for n in range(3)]
+    assert len(found.gazing.layers) == len(seen.looks) == (4 if task == "classify" else 7)
+    for look, layer in zip(seen.looks, found.gazing.layers, strict=True):
+        level = levels[layer.level]
+        assert look.weights.shape[2] == len(level), look.name
+        point = int(((whole.places[level] - whole.places[11]) ** 2).sum(1).argmin())
+        right = np.zeros(70)
+        assert look.keys is not None
+        np.add.at(right, level[look.keys[0, 0, point].numpy()], look.weights[0, :, point].mean(0).float().numpy())
+        assert np.allclose(found.gazing.shares(layer), right, atol=1e-6) and abs(right.sum() - 1) < 1e-5
+
+
+def test_a_point_is_asked_by_its_number_or_by_where_it_is() -> None:
+    whole = Cloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
+    assert asked_point(whole, 2) == 2 and asked_point(whole, (101.2, 0.1, 0)) == 1
+    assert asked_point(whole, None) == 0, "the one in the middle"
+    for at, said in ((3, "there is no point 3: the cloud has 3, counted from 0"), ((1, 2), "not \\(1, 2\\)")):
+        with pytest.raises(RegardError, match=said):
+            asked_point(whole, at)
+    assert place("512", "points") == 512 and place("1.5,-2,3e-1", "points") == (1.5, -2.0, 0.3)
+    for wrong in ("1,2", "a", "nan,0,0", ""):
+        with pytest.raises(RegardError, match="--at takes the number of a point"):
+            place(wrong, "points")
+
+
+def test_layers_are_named_by_their_level_and_the_way() -> None:
+    assert place_of("down.0.blocks.0.attend", 5) == (0, "block 1") and place_of("down.3.blocks.4", 5) == (3, "block 5")
+    assert place_of("up.0.blocks.0.attend", 5) == (4, "on the way back") and place_of("up.4.blocks.0", 5)[0] == 0
+
+
+def test_of_a_large_level_only_what_is_asked_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("regard.explain.points.EACH", 30)
+    model, whole = made("segment"), cloud(90)
+    found = explained(model, whole, at=5)
+    assert found.gazing is not None
+    kept = [layer.queries is None for layer in found.gazing.layers]
+    assert kept == [layer.level > 0 for layer in found.gazing.layers] and len(found.gazing.layers[0].keys) == 1
+    assert found.gazing.nearest(found.gazing.layers[0]) == int(found.gazing.layers[0].queries[0])
+    assert found.save(tmp_path / "it.html").exists()
+
+
+def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> None:
+    found = explained(made("classify", Points(40, "unit")), cloud(80), at=3)
+    assert found.gazing is not None and len(found.gazing.places) == 40
+    for ending in ("html", "png", "svg"):
+        assert found.save(tmp_path / f"it.{ending}").stat().st_size > 1000
+    said = json.loads(found.save(tmp_path / "it.json").read_text())
+    assert len(said["layers"]) == 4 and abs(sum(row["share"] for row in said["layers"][0]["looked"]) - 1) < 1e-4
+    for wrong, words in (({"layer": 9}, "there is no layer 9: there are 4"), ({"head": 1}, "no heads to choose from")):
+        with pytest.raises(RegardError, match=words):
+            found.save(tmp_path / "no.png", **wrong)
+    with pytest.raises(RegardError, match="and no class: leave 'ball' out"):
+        made("classify").explain(cloud(), "ball")
+
+
+# -- commands
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """A model of each task, and clouds to ask it."""
+    for task in GATHERING:
+        made(task, Points(64, "unit")).float().save(tmp_path / task)
+    (tmp_path / "scans").mkdir()
+    for number in range(2):
+        write_ply(tmp_path / "scans" / f"room{number}.ply", read_cloud(f"rooms#part=test,points=150,number={number}"))
+    return tmp_path
+
+
+def test_clouds_are_classified_on_the_command_line(folders: Path, cli: Cli) -> None:
+    done = cli("run", folders / "classify", folders / "scans")
+    lines = done.out.splitlines()
+    assert done.code == 0 and [Path(line.split("\t")[0]).name for line in lines] == ["room0.ply", "room1.ply"]
+    assert all(line.split("\t")[1] in LABELS["classify"] for line in lines)
+    piped = cli("run", folders / "classify", stdin=f"{folders}/scans/room0.ply\n")
+    assert piped.out.splitlines() == lines[:1]
+    said = json.loads(cli("run", folders / "classify", folders / "scans/room1.ply", "--json").out)
+    assert said["value"] == lines[1].split("\t")[1] and set(said["probabilities"]) == set(LABELS["classify"])
+    (folders / "table.csv").write_text("cloud,other\nscans/room1.ply,x\n")
+    assert cli("run", folders / "classify", folders / "table.csv").out.split("\t")[1] == lines[1].split("\t")[1]
+
+
+def test_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
+    done = cli("run", folders / "segment", folders / "scans", "--out", "seen")
+    assert done.code == 0 and len(done.out.splitlines()) == 2 and " %" in done.out
+    assert sorted(path.name for path in Path("seen").iterdir()) == [
+        "room0.html", "room0.labelled.ply", "room1.html", "room1.labelled.ply",
+    ]  # fmt: skip
+    labelled = read_cloud("seen/room0.labelled.ply")
+    assert len(labelled) == 150 and labelled.classes == LABELS["segment"] and labelled.colours is not None
+    said = json.loads(cli("run", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)
+    assert (
+        "#" not in said["files"]["page"]
+        and Path(said["files"]["page"]).exists()
+        and abs(sum(said["value"].values()) - 1) < 0.01
+    )
+
+
+def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> None:
+    for task, at in (("segment", "0.5,0.2,0.1"), ("classify", "7")):
+        done = cli("explain", folders / task, folders / "scans/room0.ply", "--at", at, "--out", "why.html")
+        assert done.code == 0 and done.out.splitlines()[-1] == "why.html", done.err
+    assert (
+        "--at takes the number of a point"
+        in cli("explain", folders / task, folders / "scans/room0.ply", "--at", "1,2").err
+    )
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("run", "classify", "scans/rom0.ply"), "there is no such file. Did you mean 'room0.ply'"),
+        (("run", "classify", "a.png"), "is no cloud: it is a picture"),
+        (
+            ("run", "classify", "scans/room0.ply", "--out", "x"),
+            "--out is a folder for answers that are pictures or clouds",
+        ),
+        (
+            ("explain", "classify", "scans/room0.ply", "box"),
+            "a point is asked, --at NUMBER or --at X,Y,Z, and no class",
+        ),
+        (
+            ("train", "depth", "--data", "scans", "--model", "point-tiny", "--out", "r"),
+            "point-tiny cannot do the task 'depth'",
+        ),
+        (("train", "classify", "--data", "rooms", "--out", "r"), "is made for the task segment, not for classify"),
+        (("train", "segment", "--data", "solids#many=3", "--out", "r"), "unknown setting of solids 'many'"),
+        (("train", "classify", "--data", "scans", "--out", "r"), "no folder of a class"),
+        (("train", "classify", "--data", "solids", "--model", "vit-tiny", "--out", "r"), "solids"),
+    ],
+)
+def test_wrong_uses_are_told_in_one_paragraph(
+    words: tuple[str, ...], said: str, folders: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders)
+    Path("a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    done = cli(*words)
+    assert done.code == 2 and said in done.err and "Traceback" not in done.err, done.err
+
+
+def test_a_model_of_texts_or_pictures_given_a_cloud_says_what_it_wants(folders: Path, cli: Cli) -> None:
+    regard.build("vit-tiny", task="classify", size=8, width=12, depth=1, heads=2, hidden=12).save(folders / "vit")
+    done = cli("run", folders / "vit", folders / "scans/room0.ply")
+    assert done.code == 2 and "room0.ply" in done.err and "Traceback" not in done.err
+
+
+def test_presets_and_runs_are_told_about(folders: Path, cli: Cli) -> None:
+    told = cli("info", "point-tiny")
+    assert told.code == 0 and "a cloud of 1,024 points" in told.out and " 0.0 MFLOP" not in told.out
+    assert "MFLOP" in cli("info", str(folders / "segment") + "/").out
+    listed = cli("list", "tasks").out
+    assert listed.count("point clouds") == 2
+    settings = cli("list", "settings").out
+    assert all(f"data.{name} " in settings for name in ("points", "voxel", "block", "turn", "jitter", "drop", "frame"))
+
+
+def test_clouds_are_checked(folders: Path) -> None:
+    report = check("segment", str(folders / "scans"))
+    assert "clouds" in str(report).lower() and not report.errors
+    (folders / "scans" / "bad.ply").write_bytes(b"ply\nnonsense")
+    assert check("segment", str(folders / "scans")).errors

@@ -1,0 +1,555 @@
+"""Files of clouds other than PLY: what they hold is read, and what is wrong with them is said by name and line."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.data.cloud_files import ENDINGS, read_cloud
+from regard.errors import DataError
+
+CUBE = """OFF
+8 6 0
+0 0 0
+1 0 0
+1 1 0
+0 1 0
+0 0 1
+1 0 1
+1 1 1
+0 1 1
+4 0 3 2 1
+4 4 5 6 7
+4 0 1 5 4
+4 1 2 6 5
+4 2 3 7 6
+4 3 0 4 7
+"""
+
+
+def refused(content: bytes | str, ending: str, said: str, tmp_path: Path, **how: Any) -> None:
+    path = tmp_path / f"bad{ending}"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=said) as error:
+        read_cloud(str(path), **how)
+    assert error.value.path == str(path)
+
+
+def at(content: str | bytes, ending: str, tmp_path: Path, **how: Any) -> Any:
+    path = tmp_path / f"good{ending}"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_cloud(str(path), **how)
+
+
+def on_cube(places: np.ndarray) -> np.ndarray:
+    """Which side of the unit cube each point lies on."""
+    sides = np.concatenate([np.abs(places) < 1e-6, np.abs(places - 1) < 1e-6], axis=1)
+    assert (sides.sum(axis=1) >= 1).all() and (places >= -1e-6).all() and (places <= 1 + 1e-6).all()
+    return sides.argmax(axis=1)
+
+
+# -- meshes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CUBE,
+        CUBE.replace("OFF\n8 6 0", "OFF8 6 0"),  # as files of ModelNet begin
+        CUBE.replace("OFF\n8 6 0", "OFF 8 6 0"),
+        CUBE.replace("OFF\n", "# a comment\n\nOFF # here too\n").replace("0 0 1\n", "0 0 1 # corner\n\n"),
+        CUBE.replace("\n", "\r\n"),
+        CUBE.replace("4 0 3 2 1", "4 0 3 2 1 255 0 0"),  # a face with a colour
+    ],
+    ids=["plain", "one line", "one line apart", "comments", "windows", "coloured face"],
+)
+def test_an_off_file_is_read_however_it_begins(text: str, tmp_path: Path) -> None:
+    cloud = at(text, ".off", tmp_path, points=6000)
+    counts = np.bincount(on_cube(cloud.places), minlength=6)
+    assert cloud.sampled and counts.min() > 850  # of 1,000 on each side
+
+
+def test_an_off_file_may_have_colours_and_normals(tmp_path: Path) -> None:
+    rows = ["0 0 0 0 0 1 255 0 0 255", "1 0 0 0 0 1 255 0 0 255", "0 1 0 0 0 1 0 0 255 255"]
+    cloud = at("\n".join(["CNOFF", "3 1 0", *rows, "3 0 1 2"]), ".off", tmp_path, points=2000)
+    assert cloud.colours is not None and cloud.normals is not None
+    # colours lie between those of the corners: blue grows with y
+    np.testing.assert_allclose(cloud.colours[:, 2], 255 * cloud.places[:, 1], atol=1)
+    np.testing.assert_array_equal(cloud.normals, np.tile([0, 0, 1], (2000, 1)))
+    lone = at("\n".join(["CNOFF", "3 0 0", *rows]), ".off", tmp_path)
+    assert len(lone) == 3 and not lone.sampled and lone.colours[2].tolist() == [0, 0, 255]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (CUBE.replace("1 1 0\n", "1 one 0\n"), "line 5: 'one' is no number"),
+        (CUBE.replace("1 1 0\n", "1 1\n"), "line 5: 2 numbers stand here, and a vertex has 3"),
+        (CUBE.replace("4 4 5 6 7", "4 4 5 6 8"), "face 2 names vertex 8, and there are 8 from 0 on"),
+        (CUBE.replace("4 4 5 6 7", "4 4 5 6"), "line 12: '4 4 5 6' is no face"),
+        (CUBE.replace("8 6 0", "8000000000000 6 0"), "line 2: promises 8,000,000,000,000 vertices and 6 faces, and 14 lines"),
+        (CUBE.replace("8 6 0", "eight"), "line 2: 'eight' does not say how many"),
+        (CUBE.replace("OFF", "4OFF"), "line 1: is no OFF file: it begins with '4OFF'"),
+        ("OFF BINARY\n\0\0\0\1", "NUL bytes"),
+        ("v 1 2 3\n", "is no OFF file"),
+        ("", "is empty"),
+        ("# nothing\n", "is empty"),
+    ],
+)  # fmt: skip
+def test_a_wrong_off_file_is_refused_by_its_line(text: str, said: str, tmp_path: Path) -> None:
+    refused(text, ".off", said, tmp_path)
+
+
+FACET = (
+    "solid a\nfacet normal 0 0 1\nouter loop\nvertex 1 0 0\nvertex 2 0 0\nvertex 1 2 0\nendloop\nendfacet\nendsolid a\n"
+)
+
+OBJ = """# a cube
+mtllib cube.mtl
+o cube
+v 0 0 0
+v 1 0 0
+v 1 1 0
+v 0 1 0
+v 0 0 1
+v 1 0 1
+v 1 1 1
+v 0 1 1
+vt 0 0
+vn 0 0 1
+usemtl stone
+s off
+f 1/1/1 4/1/1 3/1/1 2/1/1
+f 5//1 6//1 7//1 8//1
+f 1/1 2/1 6/1 5/1
+f -7 -6 -2 -3
+f 3 4 \\
+8 7
+f 4 1 5 8
+l 1 2
+"""
+
+
+def test_an_obj_file_has_slashes_negative_corners_and_what_is_not_asked_for(tmp_path: Path) -> None:
+    cloud = at(OBJ, ".obj", tmp_path, points=6000)
+    assert np.bincount(on_cube(cloud.places), minlength=6).min() > 850
+
+
+def test_vertices_of_an_obj_may_have_colours_or_a_weight(tmp_path: Path) -> None:
+    text = "v 0 0 0 1 0 0\nv 1 0 0 1 0 0\nv 0 1 0 0 0 1\nf 1 2 3\n"
+    cloud = at(text, ".obj", tmp_path, points=1000)
+    np.testing.assert_allclose(cloud.colours[:, 2], 255 * cloud.places[:, 1], atol=1)
+    weighted = at("v 0 0 0 1.0\nv 1 0 0 1.0\nv 0 1 0 1.0\n", ".obj", tmp_path)
+    assert len(weighted) == 3 and weighted.colours is None
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (OBJ.replace("v 1 1 0\n", "v 1 x 0\n"), "line 6: 'x' is no number"),
+        (OBJ.replace("v 1 1 0\n", "v 1 1\n"), "line 6: 2 numbers stand here, and a vertex has 3"),
+        (OBJ.replace("f 4 1 5 8", "f 4 1 5 9"), "names vertex 8, and there are 8 from 0 on"),
+        (OBJ.replace("f 4 1 5 8", "f 4 1 5 0"), "line 22: a face names vertex 0, and 8 stand above it, counted from 1"),
+        (OBJ.replace("f 4 1 5 8", "f 4 1 5 -9"), "line 22: a face names vertex -9"),
+        (OBJ.replace("f 4 1 5 8", "f 4 1 a/b 8"), "line 22: 'a/b' is no corner of a face"),
+        ("# nothing\n", "holds no vertices"),
+    ],
+)
+def test_a_wrong_obj_file_is_refused_by_its_line(text: str, said: str, tmp_path: Path) -> None:
+    refused(text, ".obj", said, tmp_path)
+
+
+def test_an_stl_file_as_text_is_read(tmp_path: Path) -> None:
+    cloud = at(FACET, ".stl", tmp_path, points=300)
+    assert cloud.sampled and cloud.places[:, 0].min() >= 1 and (cloud.normals == [0, 0, 1]).all()
+
+
+def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
+    """Two triangles of areas 1 and 3, and one that is a line: shares as of a fair die, and even inside each."""
+    text = "OFF\n6 4 0\n0 0 0\n2 0 0\n0 1 0\n0 0 5\n2 0 5\n0 3 5\n3 0 1 2\n3 3 4 5\n3 0 1 1\n3 2 2 2\n"
+    cloud = at(text, ".off", tmp_path, points=40_000)
+    upper = cloud.places[:, 2] > 2
+    assert abs(upper.mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 40_000)
+    np.testing.assert_allclose(cloud.places[:, 2], np.where(upper, 5, 0), atol=1e-6)
+    for part, high in ((~upper, 1), (upper, 3)):
+        x, y = cloud.places[part, 0] / 2, cloud.places[part, 1] / high
+        assert (x + y <= 1 + 1e-6).all()
+        for values in (x, y, 1 - x - y):  # each weight has the mean 1/3 and the variance 1/18
+            assert abs(values.mean() - 1 / 3) < 4 * np.sqrt(1 / 18 / len(values))
+            assert abs(values.var() - 1 / 18) < 0.002
+
+
+def test_sampling_is_a_pure_function_of_the_seed(tmp_path: Path) -> None:
+    first, again, other = (at(CUBE, ".off", tmp_path, seed=seed, points=100) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.places, again.places)
+    assert len(first) == 100 and (first.places != other.places).any()
+
+
+def test_a_mesh_without_area_is_its_vertices(tmp_path: Path) -> None:
+    cloud = at("OFF\n3 1 0\n0 0 0\n1 1 1\n2 2 2\n3 0 1 2\n", ".off", tmp_path)
+    assert len(cloud) == 3 and not cloud.sampled
+
+
+def test_a_corner_that_is_nowhere_takes_its_faces_away_and_no_others(tmp_path: Path) -> None:
+    for word in ("nan", "inf", "1e38"):
+        cloud = at(CUBE.replace("1 1 1\n", f"1 1 {word}\n"), ".off", tmp_path, points=600)
+        assert set(on_cube(cloud.places)) == {0, 1, 2, 4} and len(cloud) == 600 and cloud.dropped == 0
+
+
+def test_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
+    far = "\n".join(
+        " ".join(str(float(word) + shift) for word, shift in zip(line.split(), (4.5e5, 5.4e6, 3e2), strict=True))
+        if 2 <= number < 10 else line
+        for number, line in enumerate(CUBE.splitlines())
+    )  # fmt: skip
+    cloud = at(far, ".off", tmp_path, points=3000)
+    assert np.bincount(on_cube(cloud.world - [4.5e5, 5.4e6, 3e2]).astype(int), minlength=6).min() > 380
+
+
+@pytest.mark.parametrize("kind", ["stl", "stl_ascii", "glb", "off", "obj"])
+def test_meshes_that_trimesh_writes_are_read(kind: str, tmp_path: Path) -> None:
+    trimesh = pytest.importorskip("trimesh")
+    written = trimesh.creation.icosphere(3, 2.0).export(file_type=kind)
+    cloud = at(written, f".{kind.partition('_')[0]}", tmp_path, points=3000)
+    radii = np.linalg.norm(cloud.places, axis=1)
+    assert cloud.sampled and radii.min() > 1.95 and radii.max() < 2.001
+    outwards = (cloud.normals * cloud.places).sum(axis=1) / radii
+    assert outwards.min() > 0.98
+
+
+@pytest.mark.parametrize(
+    "content, ending, said",
+    [
+        (b"x" * 80 + struct.pack("<I", 4_000_000_000) + b"\0" * 200, ".stl", "promises 4,000,000,000 triangles, and 200 bytes"),
+        (b"x" * 40, ".stl", "promises 0 triangles, and 0 bytes follow"),
+        (b"x" * 80 + b"\0" * 4, ".stl", "holds no triangles"),
+        (b"solid a\nfacet normal 0 0 1\nouter loop\nvertex 1 2 3\n", ".stl", "line 5: ends within a triangle"),
+        (b"solid a\nfacet normal 0 0 1\nvertex 1 2 3\nendfacet\n", ".stl", "line 4: the triangle that ends here has 1 corners"),
+        (FACET.replace("1 0 0", "1 o 0").encode(), ".stl", "line 4: 'o' is no number"),
+        (FACET.replace("1 0 0", "").encode(), ".stl", "line 4: 0 numbers stand here, and a corner has 3"),
+        (b"solid a\nfacetted\n", ".stl", "holds no triangles"),
+    ],
+)  # fmt: skip
+def test_a_wrong_stl_file_is_refused(content: bytes, ending: str, said: str, tmp_path: Path) -> None:
+    refused(content, ending, said, tmp_path)
+
+
+def test_a_wrong_glb_file_is_refused_and_trimesh_says_nothing_itself(tmp_path: Path, capfd: Any) -> None:
+    trimesh = pytest.importorskip("trimesh")
+    good = trimesh.creation.box().export(file_type="glb")
+    for content in (b"glTF\2\0\0\0\xff\xff\xff\xff", good[:-60], good[:200] + b"\xff" * 40 + good[240:]):
+        refused(content, ".glb", "is damaged, or no GLB file|holds no vertices", tmp_path)
+    assert capfd.readouterr().err == ""
+
+
+def test_without_trimesh_the_extra_is_named_and_points_are_read(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "trimesh", None)
+    (tmp_path / "a.glb").write_bytes(b"glTF" * 20)
+    with pytest.raises(
+        DataError, match=r"a\.glb: \.glb is read by trimesh, which is not installed.*pip install 'regard\[clouds\]'"
+    ):
+        read_cloud(str(tmp_path / "a.glb"))
+    assert at(CUBE, ".off", tmp_path).sampled and len(at("1 2 3\n4 5 6\n", ".xyz", tmp_path)) == 2
+
+
+# -- lines of numbers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 2 3\n4 5 6\n",
+        "1,2,3\n4, 5, 6",
+        "1\t2\t3\r\n4\t5\t6\r\n",
+        "1;2;3\n4;5;6\n",
+        "# a comment\n\n  1 2 3  \n// another\n4 5 6\n\n",
+        "2\n1 2 3\n4 5 6\n",
+        "x y z\n1 2 3\n4 5 6\n",
+        '"X","Y","Z"\n1,2,3\n4,5,6\n',
+        "\ufeffz y x\n3 2 1\n6 5 4\n",
+        "//X Y Z\n1 2 3\n4 5 6\n",
+    ],
+)
+def test_points_stand_between_any_signs(text: str, tmp_path: Path) -> None:
+    for ending in (".xyz", ".txt", ".pts", ".csv", ".asc"):
+        cloud = at(text, ending, tmp_path)
+        np.testing.assert_array_equal(cloud.places, [[1, 2, 3], [4, 5, 6]])
+        assert cloud.colours is None and cloud.normals is None and cloud.labels is None
+
+
+def lines(*columns: Any) -> str:
+    return "\n".join(" ".join(map(str, row)) for row in np.stack(np.broadcast_arrays(*columns), axis=1).tolist())
+
+
+X, Y, Z = np.arange(9) / 7, np.arange(9) ** 2 / 3, -np.arange(9) / 2
+RED = np.arange(9) * 31
+UP = (np.sin(np.arange(9)), np.cos(np.arange(9)), np.zeros(9))
+MEASURED = np.linspace(-1300.5, -7.25, 9)
+LABEL = np.arange(9) % 4
+COLOURS, SHARES = (RED, RED[::-1], 7), (RED / 248, RED[::-1] / 248, 0.5)
+
+
+@pytest.mark.parametrize(
+    "columns, has",
+    [
+        ((X, Y, Z, LABEL), "l"),
+        ((X, Y, Z, MEASURED), ""),
+        ((X, Y, Z, MEASURED, LABEL), "l"),
+        ((X, Y, Z, *COLOURS), "c"),
+        ((X, Y, Z, *SHARES), "c"),
+        ((X, Y, Z, *UP), "n"),
+        ((X, Y, Z, *COLOURS, LABEL), "cl"),
+        ((X, Y, Z, *UP, LABEL), "nl"),
+        ((X, Y, Z, MEASURED, *COLOURS), "c"),
+        ((X, Y, Z, MEASURED, *COLOURS, LABEL), "cl"),
+        ((X, Y, Z, *COLOURS, *UP), "cn"),
+        ((X, Y, Z, *UP, *COLOURS), "cn"),
+        ((X, Y, Z, *UP, *COLOURS, LABEL), "cnl"),
+    ],
+)
+def test_columns_are_told_by_their_number_and_values(columns: Any, has: str, tmp_path: Path) -> None:
+    text = lines(*columns)
+    array = np.stack(np.broadcast_arrays(*columns), axis=1)
+    np.save(tmp_path / "good.npy", array)
+    for cloud in (at(text, ".txt", tmp_path), read_cloud(str(tmp_path / "good.npy"))):
+        np.testing.assert_allclose(cloud.places, np.stack([X, Y, Z], axis=1), rtol=1e-6)
+        assert (cloud.colours is not None, cloud.normals is not None, cloud.labels is not None) == tuple(
+            letter in has for letter in "cnl"
+        )
+        if "c" in has:
+            np.testing.assert_allclose(
+                cloud.colours[:, 0], RED * (255 / 248 if columns[3] is SHARES[0] else 1), atol=0.51
+            )
+        if "n" in has:
+            np.testing.assert_allclose(cloud.normals, np.stack(UP, axis=1), atol=1e-6)
+        if "l" in has:
+            np.testing.assert_array_equal(cloud.labels, LABEL)
+
+
+def test_scanners_write_what_they_measure_before_colours(tmp_path: Path) -> None:
+    text = "9\n" + lines(X, Y, Z, RED, *COLOURS)
+    np.testing.assert_array_equal(at(text, ".pts", tmp_path).colours[:, 0], RED)
+    assert at(text, ".txt", tmp_path).labels is not None  # else the last of seven is a label
+
+
+def test_a_heading_or_a_person_says_what_columns_are(tmp_path: Path) -> None:
+    text = lines(LABEL, *UP, Z, Y, X, *COLOURS)
+    named = at(f"class nx ny nz z y x r g b\n{text}", ".txt", tmp_path)
+    said = {"x": "6", "y": "5", "z": "4", "label": "0", "red": "7", "green": "8", "blue": "9"}
+    told = at(text, ".txt", tmp_path, columns=said)
+    for cloud in (named, told):
+        np.testing.assert_allclose(cloud.places, np.stack([X, Y, Z], axis=1), rtol=1e-6)
+        np.testing.assert_array_equal(cloud.labels, LABEL)
+        np.testing.assert_array_equal(cloud.colours[:, 0], RED)
+    assert named.normals is not None and told.normals is None
+    only = at(lines(X, Y, Z, MEASURED, LABEL, 3, 4, 5), ".txt", tmp_path, columns={"label": "4"})
+    np.testing.assert_array_equal(only.labels, LABEL)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("", "is empty"),
+        ("\n \n", "is empty"),
+        ("# nothing\n", "holds no numbers"),
+        ("1 2 3\n\n# here\n1 2\n", "line 4: 2 numbers stand here, and the first row has 3"),
+        ("1 2 3\n1 2 3 4\n", "line 2: 4 numbers stand here"),
+        ("1 2 3\n4 five 6\n", "line 2: 'five' is no number"),
+        ("1 2 3\n4 1_0 6\n", "line 2: '1_0' is no number"),
+        ("1 2\n3 4\n", "has 2 numbers a point, and x, y and z are wanted"),
+        ("1,5;2,5;3,5\n", "line 1: has semicolons and commas. Decimals are written with a point"),
+        ("a b c\n1 2 3\n", "line 1: 'a b c' are neither numbers nor names of columns"),
+        ("x y q\n1 2 3\n", "its heading names no z"),
+        ("x y z r\n1 2 3\n", "line 2: its heading names 4 columns, and 3 numbers stand in the first row"),
+        ("1 2 3 4 5 6.5\n7 8 9 1 2 3\n", "has 6 numbers a point, and those behind x, y and z are not normals or colours"),
+        (" ".join("1" * 12), "has 12 numbers a point, and nothing says what those behind"),
+        ("x y z label\n1 2 3 0.5\n", "labels that are no whole numbers, such as 0.5 of point 1"),
+        ("nan nan nan\ninf 1 2\n", "has 2 points, and each of them is nowhere"),
+        ("C 1 2 3\n", "line 1: 'C' is no number"),
+        ("<html>", "is no cloud: it is a page of HTML"),
+        (b"\xff\xfe1\0 \0002\0", "is UTF-16"),
+        (b"\x1f\x8b\x08\0", "gzipped: unpack it first"),
+        (b"LASF\1\2", "a LAS or LAZ file: convert it to PLY"),
+    ],
+)  # fmt: skip
+def test_wrong_lines_are_refused_by_their_number(text: Any, said: str, tmp_path: Path) -> None:
+    refused(text, ".xyz", said, tmp_path)
+
+
+def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    said = r"has no column 7, which is to be its label\. Columns count from 0, to 2"
+    refused("1 2 3\n", ".xyz", said, tmp_path, columns={"label": "7"})
+    refused("1 2 3\n", ".xyz", "has no heading, and 'class' is to be its label", tmp_path, columns={"label": "class"})
+
+
+def test_points_that_are_nowhere_are_dropped_with_what_belongs_to_them(tmp_path: Path) -> None:
+    cloud = at(
+        "x y z r g b label\n1 2 3 9 9 9 1\nnan 2 3 8 8 8 2\n4 inf 6 7 7 7 3\n7 8 1e38 0 0 0 4\n4 5 6 6 6 6 5",
+        ".txt",
+        tmp_path,
+    )
+    np.testing.assert_array_equal(cloud.places, [[1, 2, 3], [4, 5, 6]])
+    assert cloud.dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colours[:, 0].tolist() == [9, 6]
+
+
+def test_one_point_is_a_cloud(tmp_path: Path) -> None:
+    assert at("5e5 5e6 7", ".xyz", tmp_path).world.tolist() == [[5e5, 5e6, 7]]
+
+
+# -- arrays
+
+
+def test_arrays_of_any_kind_of_number_are_points(tmp_path: Path) -> None:
+    places = np.random.default_rng(0).integers(0, 30, (40, 3))
+    for kind in (np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, ">f4"):
+        np.save(tmp_path / "a.npy", places.astype(kind))
+        np.testing.assert_array_equal(read_cloud(str(tmp_path / "a.npy")).places, places)
+    np.save(tmp_path / "a.npy", np.asfortranarray(places[None]))
+    assert len(read_cloud(str(tmp_path / "a.npy"))) == 40
+
+
+def test_named_fields_are_read_as_properties(tmp_path: Path) -> None:
+    table = np.zeros(
+        5,
+        dtype=[("y", "f4"), ("x", "f8"), ("z", "f4"), ("Classification", "u1"), ("r", "u2"), ("g", "u2"), ("b", "u2")],
+    )
+    table["x"], table["Classification"], table["r"] = np.arange(5), 3, 65535
+    np.save(tmp_path / "a.npy", table)
+    cloud = read_cloud(str(tmp_path / "a.npy"))
+    assert cloud.places[:, 0].tolist() == [0, 1, 2, 3, 4] and cloud.labels.tolist() == [3] * 5  # type: ignore[union-attr]
+    assert cloud.colours is not None and cloud.colours[0].tolist() == [255, 0, 0]
+
+
+def packed(path: Path, **arrays: Any) -> str:
+    np.savez_compressed(path, **arrays)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["points", "xyz", "pos", "Points", "coord"])
+def test_an_archive_has_an_array_for_each_thing(name: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    places, colours = random.normal(size=(7, 3)), random.random((7, 4))
+    labels = np.arange(7)[:, None]
+    path = packed(
+        tmp_path / "a.npz", **{name: places}, colors=colours, normals=places, labels=labels, classes=["a", "b"]
+    )
+    cloud = read_cloud(path)
+    np.testing.assert_allclose(cloud.places, places, rtol=1e-6)
+    np.testing.assert_allclose(cloud.colours, colours[:, :3] * 255, atol=0.5)  # type: ignore[arg-type]
+    assert cloud.labels is not None and cloud.labels.tolist() == list(range(7)) and cloud.classes == ("a", "b")
+    assert cloud.normals is not None and np.allclose(np.linalg.norm(cloud.normals, axis=1), 1)
+
+
+def test_an_archive_may_hold_one_table_and_labels_beside_it(tmp_path: Path) -> None:
+    table = np.concatenate([np.random.default_rng(0).normal(size=(7, 3)), np.arange(21).reshape(7, 3)], axis=1)
+    cloud = read_cloud(packed(tmp_path / "a.npz", data=table, thing=np.arange(7)), columns={"label": "thing"})
+    assert cloud.colours is not None and cloud.labels is not None and cloud.labels.tolist() == list(range(7))
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=array.dtype.hasobject)
+    return file.getvalue()
+
+
+def zipped(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
+GOOD = npy(np.zeros((4, 3)))
+HUGE = GOOD.replace(b"(4, 3), }" + b" " * 12, b"(1000000000000, 3), }")
+
+
+@pytest.mark.parametrize(
+    "content, ending, said",
+    [
+        (GOOD[:-1], ".npy", r"promises \(4, 3\) of float64, and 95 bytes follow"),
+        (HUGE, ".npy", r"promises \(1000000000000, 3\) of float64, and 96 bytes follow"),
+        (GOOD[:50], ".npy", "is a damaged array"),
+        (GOOD.replace(b"'<f8'", b"'?!'  "), ".npy", "is a damaged array"),
+        (npy(np.array([[1, 2, None]], dtype=object)), ".npy", "holds objects of Python, which are never unpickled here"),
+        (npy(np.zeros(4)), ".npy", r"holds an array \(4,\) of float64, and points are \(N, 3\)"),
+        (npy(np.zeros((3, 500))), ".npy", r"holds an array \(3, 500\), which lies on its side"),
+        (npy(np.zeros((4, 2))), ".npy", "has 2 numbers a point"),
+        (npy(np.zeros((0, 3))), ".npy", "holds no points"),
+        (npy(np.zeros((4, 3), complex)), ".npy", "of complex128"),
+        (npy(np.zeros(4, [("x", "f4"), ("y", "f4")])), ".npy", "its fields name no z"),
+        (b"hello", ".npy", "is no .npy file: it does not begin like one"),
+        (zipped(points=GOOD, labels=npy(np.zeros(5))), ".npz", "has 4 points and 5 labels"),
+        (zipped(points=GOOD, colors=npy(np.zeros((4, 2)))), ".npz", r"has colours \(4, 2\), and \(4, 3\) are wanted"),
+        (zipped(points=GOOD, labels=npy(np.array([None] * 4))), ".npz", "'labels' holds objects of Python"),
+        (zipped(points=HUGE), ".npz", r"the array 'points' (has|promises)"),
+        (zipped(a=GOOD, b=GOOD), ".npz", "none of its arrays is called points, xyz or pos. It has: a, b"),
+        (zipped(points=GOOD, labels=npy(np.zeros((4, 2)))), ".npz", r"has labels \(4, 2\), and one number a point"),
+        (zipped(points=GOOD)[:-30], ".npz", "is no .npz, or a damaged one"),
+        (zipped(points=GOOD)[:60], ".npz", "is no .npz, or a damaged one"),
+        (zipped(), ".npz", "is no .npz file|is an archive without arrays"),
+        (zipped(points=GOOD), ".npy", "is a .npz file, and its name ends in .npy. Name it .npz"),
+        (GOOD, ".ply", "is a .npy file, and its name ends in .ply"),
+    ],
+)  # fmt: skip
+def test_damaged_arrays_are_refused_and_never_unpickled(content: bytes, ending: str, said: str, tmp_path: Path) -> None:
+    refused(content, ending, said, tmp_path)
+
+
+# -- whatever it is
+
+
+def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+    for path, said in (
+        (tmp_path / "none.ply", "there is no such file"),
+        (tmp_path, "is a folder, and a cloud is wanted"),
+    ):
+        with pytest.raises(DataError, match=said):
+            read_cloud(str(path))
+    refused("1 2 3", ".cld", r"the ending '\.cld' is of no known cloud. Known are \.ply", tmp_path)
+
+
+def test_bytes_are_told_by_what_they_begin_with() -> None:
+    for content, many in (
+        (GOOD, 4),
+        (zipped(points=GOOD), 4),
+        (CUBE.encode(), 4096),
+        (OBJ.encode()[9:], 4096),
+        (b"1 2 3", 1),
+    ):
+        assert len(read_cloud(content)) == many
+    with pytest.raises(DataError, match=r"t\.parquet, line 7: holds no points"):
+        read_cloud(npy(np.zeros((0, 3))), place=("t.parquet", 7))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_no_garbage_makes_anything_but_an_error_that_names_the_file(ending: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(7)
+    heads = [
+        b"",
+        b"ply\n",
+        b"OFF\n3 1 0\n",
+        GOOD[:100],
+        zipped(points=GOOD)[:80],
+        b"glTF\2\0\0\0",
+        b"solid x\nfacet ",
+        b"v 1 2 3\nf ",
+    ]
+    for number in range(40):
+        content = (
+            heads[number % len(heads)]
+            + random.integers(0, 256, int(random.integers(0, 400))).astype(np.uint8).tobytes()
+        )
+        path = tmp_path / f"bad{ending}"
+        path.write_bytes(content)
+        try:
+            read_cloud(str(path))
+        except DataError as error:
+            assert error.path == str(path)

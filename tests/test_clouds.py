@@ -1,0 +1,257 @@
+"""Clouds are found in folders, in tables and by name, with their classes; and the classes of their points."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.data.cloud import Cloud
+from regard.data.cloud_labels import (
+    UNKNOWN,
+    classes_beside,
+    classes_inside,
+    find_cloud_classes,
+    numbered,
+    seen_cloud_classes,
+)
+from regard.data.clouds import (
+    CloudFile,
+    asked_clouds_of,
+    is_clouds,
+    iterate_clouds,
+    iterate_labelled_clouds,
+    labelled_clouds_of,
+)
+from regard.data.masks import Classes
+from regard.data.ply import write_ply
+from regard.data.rows import Empty
+from regard.errors import DataError, RegardError, UnknownName
+
+
+def save(path: Path, seed: int = 0, labels: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    places = random.normal(size=(20, 3)).astype(np.float32)
+    if path.suffix == ".npy":
+        np.save(path, places)
+    else:
+        write_ply(path, Cloud(places), random.integers(0, 3, 20) if labels else None)
+    return path
+
+
+def found(items: Any) -> list[tuple[str, str]]:
+    return [(Path(item.source).name, item.label) for item in items if not isinstance(item, Empty)]
+
+
+@pytest.fixture
+def classed(tmp_path: Path) -> Path:
+    for number, name in enumerate(("chair/a.ply", "chair/deep/er/b.npy", "table/c.ply")):
+        save(tmp_path / "data" / name, number)
+    return tmp_path / "data"
+
+
+# -- folders
+
+
+def test_a_folder_for_each_class(classed: Path) -> None:
+    (classed / ".hidden.ply").write_text("x")
+    (classed / "chair/notes.md").write_text("x")
+    (classed / "classes.txt").write_text("chair\ntable\n")
+    (classed / "table/README.txt").write_text("what this is")
+    save(classed / "stray.ply")
+    items = list(iterate_clouds([str(classed)]))
+    assert found(items) == [("a.ply", "chair"), ("b.npy", "chair"), ("c.ply", "table")]
+    said = [item.text for item in items if isinstance(item, Empty)]
+    beside = "no class: it lies beside the folders: stray.ply"
+    assert said == ["hidden: .hidden.ply", "no cloud: chair/notes.md", beside, "no cloud: table/README.txt"]
+    first = next(item for item in items if isinstance(item, CloudFile))
+    assert first.path == str(classed) and len(first.read()) == 20 and first.place is None
+
+
+def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
+    save(tmp_path / "flat/a.ply")
+    with pytest.raises(DataError, match="holds 1 clouds and no folder of a class"):
+        list(iterate_clouds([str(tmp_path / "flat")]))
+    for part in ("train", "test"):
+        save(tmp_path / "parts" / part / "chair/a.ply")
+    for read in (iterate_clouds, iterate_labelled_clouds):
+        with pytest.raises(
+            DataError, match=r"holds parts of the data \(test, train\).*--data .*parts/train --valid .*test"
+        ):
+            list(read([str(tmp_path / "parts")]))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="no clouds were found"):
+        list(iterate_clouds([str(tmp_path / "none")]))
+
+
+def test_clouds_whose_points_have_labels_lie_however_deep(tmp_path: Path) -> None:
+    for name in ("a.ply", "one/b.ply", "one/two/c.ply"):
+        save(tmp_path / name, labels=True)
+    items = list(iterate_labelled_clouds([str(tmp_path)], {"label": "thing"}))
+    assert found(items) == [("a.ply", ""), ("b.ply", ""), ("c.ply", "")]
+    assert all(item.columns == (("label", "thing"),) for item in items if isinstance(item, CloudFile))
+    with pytest.raises(DataError, match="has no column 'thing', which is to be its label"):
+        items[0].read()  # type: ignore[union-attr]
+    (one,) = iterate_labelled_clouds([str(tmp_path / "a.ply")])
+    assert isinstance(one, CloudFile) and one.read().labels is not None
+    assert len(list(iterate_labelled_clouds([str(tmp_path / "one/**/*.ply")]))) == 2
+
+
+# -- tables
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.txt"])
+def test_a_table_names_clouds_and_classes(name: str, classed: Path) -> None:
+    rows = [("chair/a.ply", "seat"), ("table/c.ply", "board")]
+    table = classed / name
+    if name.endswith("jsonl"):
+        table.write_text("".join(json.dumps({"cloud": cloud, "label": label}) + "\n" for cloud, label in rows))
+    else:
+        sign = "," if name.endswith("csv") else "\t"
+        table.write_text("".join(sign.join(row) + "\n" for row in (("cloud", "label"), *rows)))
+    items = list(iterate_clouds([str(table)]))
+    assert found(items) == [("a.ply", "seat"), ("c.ply", "board")]
+    assert [item.line for item in items] == ([1, 2] if name.endswith("jsonl") else [2, 3])
+    assert found(asked_clouds_of(str(table))) == [("a.ply", ""), ("c.ply", "")] == found(labelled_clouds_of(str(table)))
+
+
+def test_columns_of_a_table_are_chosen_and_clouds_may_lie_beside(tmp_path: Path) -> None:
+    save(tmp_path / "clouds/a.ply")
+    (tmp_path / "t.csv").write_text("art,was\nx,a.ply\n")
+    (item,) = iterate_clouds([str(tmp_path / "t.csv")], {"cloud": "was", "label": "art"})
+    assert isinstance(item, CloudFile) and item.label == "x" and item.columns == () and len(item.read()) == 20
+    with pytest.raises(UnknownName, match=r"unknown column choice 'colud'. Did you mean 'cloud'"):
+        list(iterate_clouds([str(tmp_path / "t.csv")], {"colud": "was"}))
+
+
+def test_rows_that_lack_something_are_told(classed: Path) -> None:
+    table = classed / "t.csv"
+    table.write_text("cloud,label\nchair/a.ply,\n,seat\nchair/a.ply,seat\n")
+    items = list(iterate_clouds([str(table)]))
+    assert [item.text for item in items if isinstance(item, Empty)] == [
+        "no label beside: chair/a.ply",
+        "no cloud beside: seat",
+    ]
+    table.write_text("cloud,label\nchair/z.ply,seat\n")
+    with pytest.raises(DataError, match=r"t\.csv, line 2: there is no cloud 'chair/z\.ply'"):
+        list(iterate_clouds([str(table)]))
+    table.write_text("cloud,label\nhttps://a/b.ply,seat\n")
+    with pytest.raises(DataError, match="is an address"):
+        list(iterate_clouds([str(table)]))
+
+
+def test_clouds_may_lie_in_a_table_of_parquet(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    content = save(tmp_path / "a.npy").read_bytes()
+    named = [{"bytes": content, "path": "a.npy"}, {"bytes": b"solid", "path": "b.stl"}]
+    pq.write_table(pa.table({"cloud": named, "label": ["x", "y"]}), tmp_path / "t.parquet")
+    first, second = iterate_clouds([str(tmp_path / "t.parquet")])
+    assert isinstance(first, CloudFile) and isinstance(second, CloudFile)
+    assert len(first.read()) == 20 and first.label == "x" and first.place == (str(tmp_path / "t.parquet"), 1)
+    with pytest.raises(DataError, match=r"t\.parquet, line 2: promises 0 triangles"):
+        second.read()  # known by the ending that it had
+    pq.write_table(pa.table({"was": ["a"], "art": ["x"]}), tmp_path / "u.parquet")
+    with pytest.raises(
+        DataError, match=r"no columns have names that clouds.*--columns cloud=NAME label=NAME, of: was, art"
+    ):
+        list(iterate_clouds([str(tmp_path / "u.parquet")]))
+
+
+# -- names
+
+
+def test_sets_that_are_made_are_named_as_data() -> None:
+    items = list(iterate_clouds(["solids#part=test,samples=12"]))
+    assert len(items) == 12 and [item.label for item in items[:2]] == ["angle", "ball"]  # type: ignore[union-attr]
+    assert isinstance(items[5], CloudFile) and len(items[5].read()) == 1024
+    (scene,) = iterate_labelled_clouds(["rooms#samples=1,points=300"])
+    assert isinstance(scene, CloudFile) and scene.label == "" and scene.read().labels is not None
+    for read, name, said in (
+        (iterate_clouds, "rooms", "is made for the task segment, not for classify. Name solids"),
+        (iterate_labelled_clouds, "solids", "is made for the task classify, not for segment. Name rooms"),
+    ):
+        with pytest.raises(DataError, match=said):
+            list(read([name]))
+    assert len(list(asked_clouds_of("rooms#samples=2"))) == 2 == len(list(asked_clouds_of("solids#samples=2")))
+
+
+def test_a_sample_comes_back_from_json() -> None:
+    sample = CloudFile("a.ply", "x", "d", 3, columns=(("label", "thing"),))
+    said = json.loads(json.dumps({"source": "a.ply", "label": "x", "path": "d", "line": 3, "columns": sample.columns}))
+    assert CloudFile(**said) == sample and hash(sample)
+
+
+def test_what_is_of_clouds_is_known_before_it_is_read(classed: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "pictures/cat").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(tmp_path / "pictures/cat/a.png")
+    (tmp_path / "pictures/notes.txt").write_text("about cats")
+    np.save(tmp_path / "pictures/depth.npy", np.zeros((9, 9)))
+    (tmp_path / "texts.csv").write_text("text,label\nhello,x\n")
+    (tmp_path / "clouds.csv").write_text("cloud,label\na.ply,x\n")
+    (tmp_path / "images.csv").write_text("image,label\na.png,x\n")
+    save(tmp_path / "numbers/one/a.npy")
+    yes = (
+        "solids",
+        "rooms#part=test",
+        str(classed),
+        str(classed / "chair/a.ply"),
+        tmp_path / "clouds.csv",
+        tmp_path / "numbers",
+    )
+    no = (tmp_path / "pictures", tmp_path / "texts.csv", tmp_path / "images.csv", tmp_path / "none", "copy#longest=3")
+    assert [is_clouds(str(entry)) for entry in (*yes, *no)] == [True] * len(yes) + [False] * len(no)
+    assert is_clouds(str(tmp_path / "texts.csv"), {"cloud": "text"})
+
+
+# -- classes of points
+
+
+def test_classes_are_named_by_a_file_beside_the_clouds_or_above_them(tmp_path: Path) -> None:
+    path = save(tmp_path / "scans/one/a.ply", labels=True)
+    assert find_cloud_classes([str(tmp_path / "scans")]) is None
+    (tmp_path / "classes.txt").write_text("floor\nwall\nvoid\n")
+    right = Classes(("floor", "wall"), (0, 1), (2,))
+    assert find_cloud_classes([str(tmp_path / "scans")]) == right == classes_beside(str(path))
+    rooms = find_cloud_classes(["rooms#part=valid"])
+    assert (
+        rooms is not None
+        and rooms.names == ("floor", "wall", "table", "chair", "lamp")
+        and rooms.values == (0, 1, 2, 3, 4)
+    )
+    assert classes_beside("rooms-1#number=3") == rooms
+
+
+def test_a_file_may_name_its_classes_itself(tmp_path: Path) -> None:
+    write_ply(
+        tmp_path / "a.ply", Cloud(np.eye(3, dtype=np.float32)), np.array([0, 1, 2]), classes=("floor", "1", "wall")
+    )
+    from regard.data.cloud_files import read_cloud
+
+    assert classes_inside(read_cloud(str(tmp_path / "a.ply"))) == Classes(("floor", "wall"), (0, 2))
+    assert classes_inside(Cloud(np.eye(3, dtype=np.float32))) is None
+
+
+def test_labels_become_places_of_classes() -> None:
+    classes = Classes(("floor", "wall"), (3, 70), (2, 255))
+    labels = np.array([3, 70, 2, 255, -1, -100, 3])
+    assert numbered(labels, classes).tolist() == [0, 1, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, 0]
+    for strange in ([4, 3], [70_000, 3], [2**40, 65535]):
+        with pytest.raises(
+            DataError, match=rf"a\.ply: holds the labels .*{max(strange)}|holds the labels {strange[0]}"
+        ):
+            numbered(np.array(strange), classes, "a.ply")
+    assert seen_cloud_classes([-1, 0, 2, 7]) == Classes(("0", "2", "7"), (0, 2, 7))
+    assert seen_cloud_classes([0, 1, 255]).void == (255,)
+
+
+def test_whatever_is_wrong_is_one_of_our_errors(tmp_path: Path) -> None:
+    for entry in ("nowhere", str(tmp_path / "none.csv"), "solids#part=none"):
+        for read in (iterate_clouds, iterate_labelled_clouds):
+            with pytest.raises(RegardError):
+                list(read([entry]))

@@ -1,0 +1,214 @@
+"""Clouds of points on a CUDA device: its kernels find what the CPU finds, and the body says and learns the same."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.nn import cells, neighbours, spreading
+from regard.nn.graphs import record
+from regard.nn.neighbours import nearest, weighed
+from regard.nn.packing import Packing
+from regard.nn.points import PointBody, cloud_head, point_head
+from regard.nn.spreading import spread
+from regard.systems.point import PRESETS, Config, build
+from regard.waists import Batch, Offsets
+from test_neighbours import points
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+KINDS = ("spread", "grid", "far", "line", "clusters", "copies", "one place", "sorted")
+kinds = pytest.mark.parametrize("kind", KINDS)
+COUNTS = [(1000,), (1,), (7, 300, 2, 1, 250), (64,) * 8, (3000, 20, 5000)]
+
+
+def places_of(counts: tuple[int, ...], kind: str, seed: int = 0) -> Tensor:
+    x = points(sum(counts), "spread" if kind == "sorted" else kind, seed).float()
+    return x[x[:, 0].argsort()] if kind == "sorted" else x
+
+
+# -- kernels
+
+
+@kinds
+@pytest.mark.parametrize("counts", COUNTS)
+def test_neighbours_are_those_of_the_cpu(kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, packing = places_of(counts, kind), Packing(counts)
+    kept = packing.thinned(4)
+    few = x[:: max(len(x) // kept.total, 1)][: kept.total]
+    for count in (3, 8, 16, 20):
+        wanted, down = nearest(x, packing, count), nearest(x, packing, count, few, kept)
+        up = nearest(few, kept, count, x, packing)
+        for plain in (False, True):
+            with monkeypatch.context() as patch:
+                if plain:
+                    patch.setattr(neighbours, "nearby", None)
+                assert torch.equal(nearest(x.cuda(), packing, count).cpu(), wanted)
+                assert torch.equal(nearest(x.cuda(), packing, count, few.cuda(), kept).cpu(), down)
+                assert torch.equal(nearest(few.cuda(), kept, count, x.cuda(), packing).cpu(), up)
+
+
+def test_a_large_cloud_has_the_neighbours_that_cells_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(0)
+    for x in (torch.rand(40_000, 3, generator=draw), torch.randn(40_000, 3, generator=draw).round()):
+        wanted = cells.nearest_by_cells(x, x, 16, 2**21)
+        assert torch.equal(nearest(x.cuda(), Packing((40_000,)), 16).cpu(), wanted)
+        with monkeypatch.context() as patch:  # cells on the device, too
+            patch.setattr(neighbours, "VERY_MANY", 30_000)
+            assert torch.equal(nearest(x.cuda(), Packing((40_000,)), 16).cpu(), wanted)
+
+
+@kinds
+@pytest.mark.parametrize("counts", [*COUNTS, (8192, 8193), (20_000,), (9000, 40, 30_000)])
+def test_farthest_points_are_those_of_the_cpu(
+    kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of clouds that several programs share."""
+    x, packing = places_of(counts, kind), Packing(counts)
+    for rate in (4,) if sum(counts) > 10_000 else (1, 4):
+        kept = packing.thinned(rate)
+        wanted = spread(x, packing, kept)
+        assert torch.equal(spread(x.cuda(), packing, kept).cpu(), wanted)
+    if sum(counts) < 2000:
+        monkeypatch.setattr(spreading, "farthest", None)
+        assert torch.equal(spread(x.cuda(), packing, kept).cpu(), wanted)
+
+
+def test_float64_is_searched_without_the_kernels() -> None:
+    x, packing = points(300, "grid"), Packing((100, 200))
+    assert torch.equal(nearest(x.cuda(), packing, 8).cpu(), nearest(x, packing, 8))
+    assert torch.equal(spread(x.cuda(), packing, packing.thinned(4)).cpu(), spread(x, packing, packing.thinned(4)))
+
+
+def test_what_is_carried_is_that_of_the_cpu() -> None:
+    coarse, fine = places_of((90, 20), "spread"), places_of((400, 60), "spread", 1)
+    wanted = weighed(coarse, Packing((90, 20)), fine, Packing((400, 60)))
+    got = weighed(coarse.cuda(), Packing((90, 20)), fine.cuda(), Packing((400, 60)))
+    assert torch.equal(got[0].cpu(), wanted[0]) and torch.allclose(got[1].cpu(), wanted[1], atol=1e-6)
+
+
+# -- the body
+
+SMALL = Config(inputs=3, widths=(32, 64, 128), blocks=(1, 2, 1), rates=(1, 4, 4), neighbours=(8, 16, 16))
+
+
+def made(**changes: Any) -> PointBody:
+    torch.manual_seed(1)
+    return build(replace(SMALL, **changes))
+
+
+def even(clouds: int = 4, count: int = 512) -> Batch:
+    return Batch(torch.stack([cloud(count, number) for number in range(clouds)]))
+
+
+def uneven(counts: tuple[int, ...] = (500, 9, 911)) -> Batch:
+    x = torch.cat([cloud(count, number) for number, count in enumerate(counts)])
+    return Batch(x[None], offsets=Offsets(torch.tensor([0, *counts]).cumsum(0), 1024))
+
+
+def cloud(count: int, number: int) -> Tensor:
+    """Clouds that are much alike would be told apart by rounding, after a batch norm of their means."""
+    x = torch.rand(count, 6, generator=torch.Generator().manual_seed(number))
+    return x * torch.tensor([1.0 + number, 1.0, 0.2 * number, 1.0, 0.3 * number, 1.0])
+
+
+def towards(x: Tensor) -> Tensor:
+    """How far it goes one way, drawn by chance: of squares behind a norm gradients would all but cancel out."""
+    way = torch.randn(x.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    return (x.double() * way.to(x.device)).sum()
+
+
+def learnt(body: PointBody, batch: Batch, low: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """What is said, and the gradients of it."""
+    for part in body.parameters():
+        part.grad = None
+    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=low):
+        states = body(batch)
+        assert states.summary is not None
+        loss = towards(states.sequence) + towards(states.summary)
+    loss.backward()
+    grads = [part.grad.cpu() for part in body.parameters() if part.grad is not None]
+    return states.sequence.detach().float().cpu(), states.summary.detach().float().cpu(), grads
+
+
+def apart(a: Any, b: Any) -> float:
+    """How far apart two lists of tensors are, as a share of their size."""
+    size = sum(float(part.square().sum()) for part in b) ** 0.5
+    return sum(float((p - q).square().sum()) for p, q in zip(a, b, strict=True)) ** 0.5 / size
+
+
+@pytest.mark.parametrize("form", ["released", "paper"])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("given", [even, uneven])
+def test_the_device_says_and_learns_what_the_cpu_does(form: Any, training: bool, given: Any) -> None:
+    body, batch = made(form=form).train(training), given()
+    wanted, whole, grads = learnt(body, batch)
+    # where norms are taught, rounding decides here and there which neighbour is the largest, and its gradient goes elsewhere
+    near, far = (1e-3, 0.1) if training else (1e-4, 1e-3)
+    got, summary, ours = learnt(copy.deepcopy(body).cuda(), batch.to("cuda"))
+    assert apart([got, summary], [wanted, whole]) < near and apart(ours, grads) < far
+    near, far = (0.1, 0.7) if training else (2e-2, 0.15)
+    low, summary, ours = learnt(copy.deepcopy(body).cuda(), batch.to("cuda"), low=True)
+    assert apart([low, summary], [wanted, whole]) < near and apart(ours, grads) < far
+
+
+@pytest.mark.parametrize("given", [even, uneven])
+def test_compiled_it_says_and_learns_the_same(given: Any) -> None:
+    body, batch = made().cuda().eval(), given().to("cuda")
+    wanted, whole, grads = learnt(body, batch)
+    compiled: Any = torch.compile(body, fullgraph=given is even)
+    got, summary, ours = learnt(compiled, batch)
+    assert apart([got, summary], [wanted, whole]) < 1e-4 and apart(ours, grads) < 1e-2
+
+
+def test_a_recorded_step_is_a_plain_one() -> None:
+    """Clouds of one size are surveyed without waiting for the device."""
+    body, batch = made().cuda().train(), even().to("cuda")
+    _, _, grads = learnt(copy.deepcopy(body), batch)
+    head = cloud_head(SMALL, 5).cuda()
+
+    def work() -> Tensor:
+        for part in body.parameters():
+            part.grad = None
+        states = body(batch)
+        assert states.summary is not None
+        (towards(states.sequence) + towards(states.summary)).backward()
+        return head(states.summary).sum()
+
+    graph, _ = record(work, torch.device("cuda"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert apart([part.grad.cpu() for part in body.parameters() if part.grad is not None], grads) < 0.1
+
+
+def test_permuted_points_permute_the_answer_on_the_device() -> None:
+    body, x = made().cuda().eval(), torch.rand(1, 900, 6, device="cuda")
+    x[..., :3] = (x[..., :3] * 8).round()
+    turned = torch.randperm(900, device="cuda")
+    with torch.no_grad():
+        a, b = body(Batch(x)), body(Batch(x[:, turned]))
+    assert apart([b.sequence, b.summary], [a.sequence[:, turned], a.summary]) < 1e-5
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_learns_in_sixteen_bits(name: str) -> None:
+    config = PRESETS[name].config
+    torch.manual_seed(0)
+    body, head = build(config).cuda(), point_head(config, 13).cuda()
+    x, labels = torch.rand(2, 1024, 3, device="cuda"), torch.randint(0, 13, (2048,), device="cuda")
+    parts = [*body.parameters(), *head.parameters()]
+    optimiser, losses = torch.optim.AdamW(parts, 1e-3), []
+    for _ in range(12):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = F.cross_entropy(head(body(Batch(x)).sequence)[0].float(), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]

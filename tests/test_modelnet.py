@@ -1,0 +1,59 @@
+"""ModelNet10 as files of points: every shape in its part and its class, as many points as cells."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.data.clouds import CloudFile, iterate_clouds
+
+
+@pytest.fixture(scope="module")
+def modelnet() -> Any:
+    path = Path(__file__).parents[1] / "benchmarks" / "modelnet.py"
+    spec = importlib.util.spec_from_file_location("modelnet", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def shapes(many: int, seed: int) -> np.ndarray:
+    return (np.random.default_rng(seed).random((many, 6, 6, 6)) < 0.4).astype(np.int32)
+
+
+def test_every_shape_is_written_once_in_its_part_and_class(modelnet: Any, tmp_path: Path) -> None:
+    train, test = shapes(60, 0), shapes(20, 1)
+    train[7], test[3] = 0, 0
+    train[8:12] = train[4:8]  # twins, one of which is empty
+    labels = np.arange(60) % 10, np.arange(20) % 10
+    np.savez(tmp_path / "m.npz", X_train=train, y_train=labels[0], X_test=test, y_test=labels[1])
+    counts = modelnet.prepare(tmp_path / "m.npz", tmp_path / "out")
+    assert counts["train"] + counts["valid"] == 58 and counts["test"] == 19 and counts["valid"] > 0
+    parts: dict[int, str] = {}
+    for part in counts:
+        for item in iterate_clouds([str(tmp_path / "out" / part)]):
+            assert isinstance(item, CloudFile)
+            given, number = Path(item.source).stem.split("-")
+            source, label = (train, labels[0]) if given == "train" else (test, labels[1])
+            right = np.argwhere(source[int(number)])
+            np.testing.assert_array_equal(item.read().places, right)
+            assert item.label == modelnet.CLASSES[label[int(number)]]
+            if given == "train":
+                parts[int(number)] = part
+    assert [parts[n] for n in (4, 5, 6)] == [parts[n] for n in (8, 9, 10)]  # what is there twice is on one side
+
+
+def test_the_surface_is_what_is_not_surrounded(modelnet: Any) -> None:
+    cells = shapes(1, 2)[0].astype(bool)
+    cells[1:5, 1:5, 1:5] = True
+    found = modelnet.surface(cells)
+    around = np.pad(cells, 1)
+    for x, y, z in np.ndindex(6, 6, 6):
+        near = [around[x, y + 1, z + 1], around[x + 2, y + 1, z + 1], around[x + 1, y, z + 1], around[x + 1, y + 2, z + 1],
+                around[x + 1, y + 1, z], around[x + 1, y + 1, z + 2]]  # fmt: skip
+        assert found[x, y, z] == (cells[x, y, z] and not all(near))

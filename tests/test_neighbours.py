@@ -1,0 +1,259 @@
+"""Neighbours, farthest points and what is carried between them, beside plain loops; each way of searching beside the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import plainly
+from regard.errors import RegardError
+from regard.nn import cells, neighbours, spreading
+from regard.nn.cells import few_of_each, nearest_by_cells
+from regard.nn.neighbours import nearest, weighed
+from regard.nn.packing import Packing
+from regard.nn.spreading import spread
+from regard.waists import Offsets
+
+KINDS = ("spread", "grid", "far", "line", "clusters", "copies", "one place")
+kinds = pytest.mark.parametrize("kind", KINDS)
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+COUNTS = [(40,), (1,), (7, 30, 2, 1, 25), (16, 16, 16), (5, 90)]
+
+
+def points(count: int, kind: str, seed: int = 0) -> Tensor:
+    """Multiples of 1/32 between which float32 has no rounding, so that ties are ties in every precision."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randint(-40, 40, (count, 3), generator=draw).double()
+    if kind == "spread":
+        x = torch.randint(-1000, 1000, (count, 3), generator=draw).double()
+    if kind == "grid":
+        x = (x / 16).round() * 16
+    if kind == "far":
+        x = (x / 8).round() * 8 + 2**18
+    if kind == "line":
+        x = x[:, :1] * torch.tensor([1.0, 2.0, 0.0]).double()
+    if kind == "clusters":
+        x = x.sign() * 1000 + (x / 20).round()
+    if kind == "copies":
+        x = x[torch.randint(0, max(count // 5, 1), (count,), generator=draw)]
+    if kind == "one place":
+        x = x[:1].expand(count, 3).clone()
+    return x / 32
+
+
+def plain_nearest(
+    places: Tensor, counts: tuple[int, ...], count: int, queries: Tensor, asking: tuple[int, ...]
+) -> Tensor:
+    rows, first = [], 0
+    for own, asked in zip(places.split(counts), queries.split(asking), strict=True):
+        near = plainly.nearest(own.double().numpy(), count, asked.double().numpy())
+        rows += [[first + j for j in row] + [-1] * (min(count, max(counts)) - len(row)) for row in near]
+        first += len(own)
+    return torch.tensor(rows)
+
+
+# -- neighbours
+
+
+@kinds
+@dtypes
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("count", [1, 8])
+def test_neighbours_are_those_that_a_plain_search_finds(
+    kind: str, dtype: Any, counts: tuple[int, ...], count: int
+) -> None:
+    x = points(sum(counts), kind).to(dtype)
+    found = nearest(x, Packing(counts), count)
+    assert torch.equal(found, plain_nearest(x, counts, count, x, counts))
+
+
+@kinds
+@pytest.mark.parametrize("counts", COUNTS)
+def test_others_may_ask_for_neighbours(kind: str, counts: tuple[int, ...]) -> None:
+    x, kept = points(sum(counts), kind).float(), Packing(counts).thinned(3)
+    queries = points(kept.total, kind, seed=1).float()
+    assert torch.equal(nearest(x, Packing(counts), 5, queries, kept), plain_nearest(x, counts, 5, queries, kept.counts))
+    assert torch.equal(nearest(queries, kept, 3, x, Packing(counts)), plain_nearest(queries, kept.counts, 3, x, counts))
+
+
+def test_ties_are_seen_far_from_the_origin() -> None:
+    """Sums of squares would lose them: 1/32 beside 2**13 squared has no digits left."""
+    x = points(60, "far").float()
+    assert torch.equal(nearest(x, Packing((60,)), 9), nearest(x - x[0], Packing((60,)), 9))
+
+
+def test_a_part_at_a_time_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = (30, 8, 31, 29)
+    x = points(sum(counts), "grid").float()
+    wanted = nearest(x, Packing(counts), 6)
+    for room in (1, 50, 70, 2000):
+        monkeypatch.setattr(neighbours, "ROOM", room)
+        assert torch.equal(nearest(x, Packing(counts), 6), wanted)
+
+
+def test_neighbours_never_lie_in_another_cloud() -> None:
+    counts = (4, 300, 1, 20)
+    x = torch.randn(sum(counts), 3)
+    clouds = Packing(counts).clouds(x.device)
+    found = nearest(x, Packing(counts), 16)
+    assert bool(((found < 0) | (clouds[found.clamp(min=0)] == clouds[:, None])).all())
+    assert (found >= 0).sum(1).tolist() == [min(16, counts[cloud]) for cloud in clouds.tolist()]
+
+
+def test_search_has_no_gradient() -> None:
+    x = torch.randn(20, 3, requires_grad=True)
+    assert not nearest(x, Packing((20,)), 3).requires_grad
+    assert not weighed(x, Packing((20,)), x, Packing((20,)))[1].requires_grad
+
+
+# -- by cells
+
+
+@kinds
+@dtypes
+@pytest.mark.parametrize("count", [3, 16])
+def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 700
+    x, queries = points(n, kind).to(dtype), points(90, kind, seed=1).to(dtype) * 1.5
+    wanted, others = nearest(x, Packing((n,)), count), nearest(x, Packing((n,)), count, queries, Packing((90,)))
+    for room in (500, 20_000):  # several rounds, parts of rounds, and rows longer than there is room
+        assert torch.equal(nearest_by_cells(x, x, count, room), wanted)
+        assert torch.equal(nearest_by_cells(x, queries, count, room), others)
+    monkeypatch.setattr(neighbours, "MANY", 1)
+    monkeypatch.setattr(neighbours, "ROOM", 1000)
+    assert torch.equal(nearest(x, Packing((n,)), count), wanted)
+    counts = (200, 3, 497)
+    assert torch.equal(nearest(x, Packing(counts), count), plain_nearest(x, counts, count, x, counts))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
+    """Densities that differ by many powers of ten, and one point far away from all."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1500, 3, generator=draw) ** 5
+    x[7] = 1e6
+    x = x * scale
+    wanted = nearest(x, Packing((1500,)), 12)
+    assert torch.equal(nearest_by_cells(x, x, 12, 10_000), wanted)
+
+
+def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
+    x = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0], [-0.0, 0, 0], [0, 0, 0], [1, 0, 0]])
+    kept = few_of_each(x, 2)
+    assert kept is not None and kept.tolist() == [0, 1, 2, 5]
+    assert few_of_each(x, 4) is None
+
+
+def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    real = cells.squared
+
+    def squared(a: Any, b: Any) -> Tensor:
+        made = real(a, b)
+        compared.append(made.numel())
+        return made
+
+    monkeypatch.setattr(cells, "squared", squared)
+    n = 20_000
+    x = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
+    found = nearest(x, Packing((n,)), 8)
+    assert max(compared) <= neighbours.ROOM and sum(compared) < n * n / 50
+    some = torch.arange(0, n, 997)
+    assert torch.equal(found[some], nearest(x, Packing((n,)), 8, x[some], Packing((len(some),))))
+
+
+# -- farthest points
+
+
+@kinds
+@dtypes
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("rate", [2, 4])
+def test_farthest_points_are_those_of_plain_loops(kind: str, dtype: Any, counts: tuple[int, ...], rate: int) -> None:
+    x, packing = points(sum(counts), kind).to(dtype), Packing(counts)
+    kept = packing.thinned(rate)
+    assert kept.counts == tuple(max(1, count // rate) for count in counts)
+    wanted, first = [], 0
+    for own, count in zip(x.split(counts), kept.counts, strict=True):
+        wanted += [first + j for j in plainly.farthest(own.double().numpy(), count)]
+        first += len(own)
+    assert spread(x, packing, kept).tolist() == wanted
+
+
+@kinds
+@dtypes
+def test_slices_of_a_large_cloud_choose_the_same(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.cat([points(130, kind), points(131, kind, 1), points(9, kind, 2)]).to(dtype)
+    packing = Packing((130, 131, 9))
+    for rate in (1, 3):
+        wanted = spread(x, packing, packing.thinned(rate))
+        with monkeypatch.context() as patch:
+            patch.setattr(spreading, "ALONE", 100)
+            patch.setattr(spreading, "SLICE", 16)
+            assert torch.equal(spread(x, packing, packing.thinned(rate)), wanted)
+
+
+def test_no_point_is_chosen_twice() -> None:
+    x = torch.zeros(9, 3)
+    assert spread(x, Packing((9,)), Packing((5,))).tolist() == [0, 1, 2, 3, 4]
+    assert spread(x, Packing((4, 5)), Packing((4, 5))).sort().values.tolist() == list(range(9))
+    with pytest.raises(ValueError, match="cannot be chosen of 4"):
+        spread(x, Packing((4, 5)), Packing((5, 1)))
+
+
+# -- interpolation
+
+
+@kinds
+def test_values_are_carried_by_the_inverse_of_the_distance(kind: str) -> None:
+    counts, few = (30, 2, 11), (9, 1, 2)
+    coarse, fine = points(sum(few), kind), points(sum(counts), kind, 1)
+    index, share = weighed(coarse, Packing(few), fine, Packing(counts))
+    assert index.shape == share.shape == (43, 3) and torch.allclose(share.sum(1), torch.ones(43).double())
+    row, first = 0, 0
+    for many, own in zip(counts, coarse.split(few), strict=True):
+        for _ in range(many):
+            wanted = {first + j: s for j, s in plainly.shares(own.numpy(), fine[row].numpy()).items()}
+            got = {int(j): float(s) for j, s in zip(index[row], share[row], strict=True) if s > 0}
+            assert got.keys() == {j for j, s in wanted.items() if s > 0}
+            assert all(abs(got[j] - wanted[j]) < 1e-12 for j in got)
+            row += 1
+        first += len(own)
+
+
+def test_a_point_that_is_there_already_keeps_its_value() -> None:
+    coarse = torch.randn(8, 3)
+    index, share = weighed(coarse, Packing((8,)), coarse, Packing((8,)))
+    assert index[:, 0].tolist() == list(range(8)) and bool((share[:, 0] > 1 - 1e-6).all())
+
+
+# -- packing
+
+
+def test_clouds_are_counted_from_their_offsets() -> None:
+    starts = torch.tensor([0, 4, 5, 9])
+    assert Packing.of(9, Offsets(starts, 16)) == Packing((4, 1, 4))
+    assert Packing.of(12, Offsets(torch.tensor([0, 4, 8, 12]), 4)).even == 4
+    assert Packing((4, 1, 4)).clouds(starts.device).tolist() == [0] * 4 + [1] + [2] * 4
+    assert Packing((4, 1, 4)).starts(starts.device).tolist() == starts.tolist()
+    with pytest.raises(RegardError, match="cloud 1 of the batch has no points"):
+        Packing.of(9, Offsets(torch.tensor([0, 4, 4, 9]), 9))
+    with pytest.raises(ValueError, match="12 points were given"):
+        Packing.of(12, Offsets(starts, 16))
+
+
+def test_clouds_stand_side_by_side_where_little_is_empty() -> None:
+    assert list(Packing((9, 5, 8)).groups()) == [(0, 3)]
+    assert list(Packing((90, 1, 1)).groups()) == [(0, 1), (1, 2), (2, 3)]
+    laid = Packing((2, 3)).laid(torch.arange(5.0)[:, None])
+    assert laid.shape == (2, 3, 1) and laid[0, :2, 0].tolist() == [0, 1] and laid[1, :, 0].tolist() == [2, 3, 4]
+
+
+def test_the_oracle_agrees_with_itself() -> None:
+    places = np.array([[0.0, 0, 0], [2, 0, 0], [1, 0, 0], [1, 0, 0]])
+    assert plainly.nearest(places, 3, places[:1]) == [[0, 2, 3]] and plainly.farthest(places, 4) == [0, 1, 2, 3]
+    assert plainly.shares(places, np.array([1.0, 0, 0]), 2) == {2: 0.5, 3: 0.5}

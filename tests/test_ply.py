@@ -1,0 +1,254 @@
+"""PLY files of every kind that is written by others, held against the bytes that were put in, and against trimesh."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.data.cloud import Cloud
+from regard.data.cloud_files import read_cloud
+from regard.data.ply import write_ply
+from regard.errors import DataError
+
+WORDS = {"f4": "float", "f8": "double", "u1": "uchar", "i4": "int", "u2": "ushort"}
+ORDERS = {"<": "binary_little_endian", ">": "binary_big_endian", "": "ascii"}
+
+
+def points(many: int = 50, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    made: dict[str, np.ndarray] = {name: random.normal(size=many).astype("f4") for name in "xyz"}
+    normals = random.normal(size=(many, 3))
+    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+    made |= {name: normals[:, place].astype("f4") for place, name in enumerate(("nx", "ny", "nz"))}
+    made |= {name: random.integers(0, 256, many).astype("u1") for name in ("red", "green", "blue")}
+    return {**made, "label": random.integers(0, 5, many).astype("i4")}
+
+
+def bare(many: int = 10) -> dict[str, np.ndarray]:
+    return {name: values for name, values in points(many).items() if name in "xyz"}
+
+
+def ply(columns: dict[str, np.ndarray], order: str, faces: list[list[int]] | None = None, end: str = "\n") -> bytes:
+    """As another program would write it."""
+    many = len(next(iter(columns.values())))
+    head = [
+        "ply",
+        f"format {ORDERS[order]} 1.0",
+        "comment made by a test",
+        "obj_info nothing",
+        f"element vertex {many}",
+    ]
+    head += [f"property {WORDS[values.dtype.str[1:]]} {name}" for name, values in columns.items()]
+    if faces is not None:
+        head += [f"element face {len(faces)}", "property list uchar int vertex_indices"]
+    text = end.join([*head, "end_header"]) + end
+    if not order:
+        rows = [" ".join(repr(values[at].item()) for values in columns.values()) for at in range(many)]
+        rows += [" ".join(map(str, [len(face), *face])) for face in faces or ()]
+        return (text + end.join(rows) + end).encode()
+    table = np.empty(many, dtype=[(name, order + values.dtype.str[1:]) for name, values in columns.items()])
+    for name, values in columns.items():
+        table[name] = values
+    lists = b"".join(struct.pack(f"{order}B{len(face)}i", len(face), *face) for face in faces or ())
+    return text.encode() + table.tobytes() + lists
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_points_are_read_as_they_were_written(order: str, end: str) -> None:
+    made = points()
+    cloud = read_cloud(ply(made, order, end=end))
+    assert cloud.colours is not None and cloud.normals is not None and cloud.labels is not None
+    for place, name in enumerate("xyz"):
+        np.testing.assert_array_equal(cloud.places[:, place], made[name])
+    for place, name in enumerate(("red", "green", "blue")):
+        np.testing.assert_array_equal(cloud.colours[:, place], made[name])
+    for place, name in enumerate(("nx", "ny", "nz")):
+        np.testing.assert_allclose(cloud.normals[:, place], made[name], atol=1e-6)
+    np.testing.assert_array_equal(cloud.labels, made["label"])
+    assert cloud.dropped == 0 and not cloud.sampled and not cloud.origin.any()
+
+
+@pytest.mark.parametrize(
+    "name", ["label", "class", "Classification", "scalar_Label", "scalar_Classification", "semantic"]
+)
+def test_a_label_is_known_by_its_usual_names(name: str) -> None:
+    made = points()
+    made[name] = made.pop("label").astype("f4")
+    cloud = read_cloud(ply(made, "<"))
+    assert cloud.labels is not None and cloud.labels.dtype == np.int64
+    np.testing.assert_array_equal(cloud.labels, made[name])
+
+
+def test_a_property_of_any_name_is_the_label_where_a_person_says_so() -> None:
+    made = points()
+    made["thing"] = made.pop("label")
+    assert read_cloud(ply(made, "<")).labels is None
+    np.testing.assert_array_equal(read_cloud(ply(made, "<"), columns={"label": "thing"}).labels, made["thing"])
+    with pytest.raises(DataError, match=r"has no column 'other', which is to be its label\. It has: x, y, z"):
+        read_cloud(ply(made, "<"), columns={"label": "other"})
+
+
+def test_colours_of_more_than_bytes_become_bytes() -> None:
+    made = bare(3)
+    floats = {name: np.array([0, 0.5, 1], "f4") for name in ("red", "green", "blue")}
+    wide = {name: np.array([0, 32768, 65535], "u2") for name in ("red", "green", "blue")}
+    for colours in (floats, wide):
+        found = read_cloud(ply(made | colours, "<")).colours
+        assert found is not None
+        np.testing.assert_array_equal(found[:, 0], [0, 128, 255])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_faces_make_a_mesh_and_many_corners_are_cut_into_triangles(order: str) -> None:
+    rows = ([0, 2, 2, 0, 9], [0, 0, 2, 2, 9], [1] * 5)
+    square = {name: np.array(row, "f4") for name, row in zip("xyz", rows, strict=True)}
+    whole = read_cloud(ply(square, order, [[0, 1, 2, 3]]), points=500)
+    halves = read_cloud(ply(square, order, [[0, 1, 2], [0, 2, 3]]), points=500)
+    mixed = read_cloud(ply(square, order, [[0, 1], [0, 1, 2], [4], [0, 2, 3], [0, 1, 2, 3], [0, 0, 0]]), points=500)
+    assert whole.sampled and len(whole) == 500
+    np.testing.assert_array_equal(whole.places, halves.places)
+    for cloud in (whole, mixed):
+        assert (cloud.places[:, 2] == 1).all() and cloud.places[:, :2].max() <= 2  # not the lone vertex
+        assert cloud.normals is not None
+        np.testing.assert_allclose(np.abs(cloud.normals[:, 2]), 1)
+
+
+def test_runs_of_faces_of_different_sizes_are_read_one_after_the_other() -> None:
+    random = np.random.default_rng(3)
+    corners = {name: random.normal(size=40).astype("f4") for name in "xyz"}
+    faces = [random.permutation(40)[: random.choice([3, 3, 3, 4, 5])].tolist() for _ in range(400)]
+    text, data = (read_cloud(ply(corners, order, faces), points=2000) for order in ("", ">"))
+    np.testing.assert_array_equal(text.places, data.places)
+
+
+def test_a_mesh_whose_vertices_have_labels_is_its_vertices() -> None:
+    cloud = read_cloud(ply(points(4), "<", [[0, 1, 2], [1, 2, 3]]))
+    assert len(cloud) == 4 and not cloud.sampled and cloud.labels is not None
+
+
+def test_elements_that_nobody_asks_for_are_stepped_over() -> None:
+    made = points(3)
+    before, sign, rest = ply(made, "<").partition(b"element vertex")
+    heading, end, body = rest.partition(b"end_header\n")
+    other = b"element camera 2\nproperty float angle\nproperty list uchar short path\n"
+    extra = struct.pack("<fB2h", 1.0, 2, 7, 8) + struct.pack("<fB", 2.0, 0)
+    cloud = read_cloud(before + other + sign + heading + end + extra + body)
+    np.testing.assert_array_equal(cloud.labels, made["label"])
+
+
+def broken() -> dict[str, bytes]:
+    good, text = ply(points(10), "<"), ply(bare(), "")
+    late = text.splitlines()[-3]
+    return {
+        "cut": good[:-7],
+        "promise": good.replace(b"element vertex 10", b"element vertex 1000000000000"),
+        "faces": ply(bare(), "<", [[0, 1, 2]]).replace(b"element face 1", b"element face 900000000000"),
+        "heading": good[:60],
+        "format": good.replace(b"binary_little_endian", b"binary_middle_endian"),
+        "type": good.replace(b"property int label", b"property colour label"),
+        "twice": good.replace(b"property float y", b"property float x"),
+        "no z": good.replace(b"property float z", b"property float w"),
+        "text": text.replace(late, b"1.0 two 3.0"),
+        "short": text.replace(late, b"1.0 2.0"),
+        "lines": b"\n".join(text.splitlines()[:-2]),
+        "corner": ply(bare(), "<", [[0, 1, 2], [0, 1, 10]]),
+        "no vertices": b"ply\nformat ascii 1.0\nelement vertex 0\nproperty float x\nend_header\n",
+        "list": ply(bare(), "<", [[0, 1, 2]])[:-13] + b"\xff" + b"\0" * 12,
+        "odd line": good.replace(b"obj_info nothing", b"elements vertex"),
+    }
+
+
+@pytest.mark.parametrize(
+    "what, said",
+    [
+        ("cut", r"promises 10 of 'vertex', and \d+ bytes are left"),
+        ("promise", r"promises 1,000,000,000,000 of 'vertex', and \d+ bytes"),
+        ("faces", r"promises 900,000,000,000 of 'face'"),
+        ("heading", "heading does not end"),
+        ("format", r"line 2: its numbers are written as 'binary_middle_endian'"),
+        ("type", r"line 15: 'property colour label' is of no known type"),
+        ("twice", r"line 7: the element vertex has two properties 'x'"),
+        ("no z", r"its vertices have no z\. They have: x, y, w, nx"),
+        ("text", r"line 17: 'two' is no number"),
+        ("short", r"line 17: 2 numbers stand here, and a 'vertex' has 3"),
+        ("lines", "promises 10 of 'vertex', and 8 lines are left"),
+        ("corner", "face 2 names vertex 10, and there are 10 from 0 on"),
+        ("no vertices", "holds no vertices"),
+        ("list", "a 'face' has a list of 255 numbers, which are not there"),
+        ("odd line", r"line 4: 'elements vertex' is no line of a PLY heading"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_made_room_for(what: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.ply"
+    path.write_bytes(broken()[what])
+    with pytest.raises(DataError, match=said) as error:
+        read_cloud(str(path))
+    assert error.value.path == str(path)
+
+
+# -- writing
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    places = random.normal(size=(20, 3)).astype(np.float32)
+    labels, colours = random.integers(-1, 3, 20), random.integers(0, 256, (20, 3)).astype(np.uint8)
+    write_ply(tmp_path / "a.ply", Cloud(places), labels, colours, ("floor", "green  chair", "Ärm"))
+    cloud = read_cloud(str(tmp_path / "a.ply"))
+    np.testing.assert_array_equal(cloud.places, places)
+    np.testing.assert_array_equal(cloud.labels, labels)
+    np.testing.assert_array_equal(cloud.colours, colours)
+    assert cloud.classes == ("floor", "green chair", "Ärm") and cloud.normals is None
+
+
+def test_far_away_places_come_back_where_they_were(tmp_path: Path) -> None:
+    world = np.array([4.5e5, 5.4e6, 100.0]) + np.random.default_rng(2).uniform(-20, 20, (100, 3))
+    cloud = read_cloud(ply({name: world[:, place] for place, name in enumerate("xyz")}, "<"))
+    assert cloud.origin.any() and np.abs(cloud.places).max() < 41
+    np.testing.assert_allclose(
+        cloud.world, world, rtol=0, atol=2e-6
+    )  # float32 alone would be off by a quarter of a metre
+    write_ply(tmp_path / "a.ply", cloud, np.zeros(100))
+    np.testing.assert_allclose(read_cloud(str(tmp_path / "a.ply")).world, world, rtol=0, atol=4e-6)
+
+
+def test_labels_of_another_number_of_points_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"labels \(4,\) are given for 3 points"):
+        write_ply(tmp_path / "a.ply", Cloud(np.zeros((3, 3), np.float32)), np.zeros(4))
+    assert not (tmp_path / "a.ply").exists()
+
+
+# -- trimesh, which reads and writes the same files
+
+
+@pytest.fixture
+def trimesh() -> Any:
+    return pytest.importorskip("trimesh")
+
+
+def test_trimesh_reads_what_is_written(trimesh: Any, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    places, colours = random.normal(size=(20, 3)).astype(np.float32), random.integers(0, 256, (20, 3)).astype(np.uint8)
+    write_ply(tmp_path / "a.ply", Cloud(places), np.arange(20), colours, ("one", "two"))
+    found = trimesh.load(tmp_path / "a.ply")
+    np.testing.assert_array_equal(np.asarray(found.vertices, np.float32), places)
+    np.testing.assert_array_equal(np.asarray(found.colors)[:, :3], colours)
+    labels = found.metadata["_ply_raw"]["vertex"]["data"]["label"]
+    np.testing.assert_array_equal(np.asarray(labels).ravel(), np.arange(20))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "binary"])
+def test_what_trimesh_writes_is_read(trimesh: Any, encoding: str) -> None:
+    mesh = trimesh.creation.torus(2, 0.5)
+    cloud = read_cloud(mesh.export(file_type="ply", encoding=encoding), points=5000)
+    assert cloud.sampled and len(cloud) == 5000
+    x, y, z = cloud.places.T
+    assert np.abs(np.hypot(np.hypot(x, y) - 2, z) - 0.5).max() < 0.02
+    places = np.random.default_rng(0).normal(size=(30, 3))
+    written = trimesh.PointCloud(places).export(file_type="ply", encoding=encoding)
+    np.testing.assert_allclose(read_cloud(written).places, places, atol=1e-6)

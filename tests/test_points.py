@@ -1,0 +1,362 @@
+"""Point Transformer's body beside one written out in loops; order, packing and gradients; its heads, presets and settings."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import plainly
+from regard.errors import RegardError, SettingError
+from regard.learn.settings import Train
+from regard.nn import points
+from regard.nn.levels import in_order
+from regard.nn.packing import Packing
+from regard.nn.points import PointBody, cloud_head, point_head
+from regard.nn.watch import attention_names, watch
+from regard.systems import SYSTEMS, point
+from regard.systems.point import Config, build
+from regard.waists import Batch, Offsets
+from test_vector import noise, weights_of
+
+SMALL = Config(
+    inputs=2, widths=(4, 8, 12), blocks=(1, 1, 2), rates=(1, 3, 2), neighbours=(4, 5, 6), shares=2, order="given"
+)
+FORMS = ["released", "paper"]
+forms = pytest.mark.parametrize("form", FORMS)
+orders = pytest.mark.parametrize("order", ["given", "sorted"])
+COUNTS = [(23,), (9, 26, 1, 4), (12, 12)]
+
+
+def body_of(**changes: Any) -> PointBody:
+    return noise(build(replace(SMALL, **changes)))
+
+
+def cloud(count: int, inputs: int = 2, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3 + inputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def packed(counts: tuple[int, ...], longest: int = 0) -> Batch:
+    x = torch.cat([cloud(count, seed=number) for number, count in enumerate(counts)])
+    starts = torch.tensor([0, *counts]).cumsum(0)
+    return Batch(x[None], offsets=Offsets(starts, longest or max(counts)))
+
+
+# -- the whole, in loops
+
+
+@forms
+@orders
+@pytest.mark.parametrize("decodes", [True, False])
+@pytest.mark.parametrize("counts", COUNTS)
+def test_the_body_is_what_its_parts_say_one_point_after_another(
+    form: Any, order: Any, decodes: bool, counts: Any
+) -> None:
+    body, batch = body_of(form=form, order=order, decodes=decodes), packed(counts)
+    config, w = replace(SMALL, form=form, order=order, decodes=decodes), weights_of(body)
+    states = body(batch)
+    alone = [plainly.body(w, own.numpy(), config) for own in batch.x[0].split(counts)]
+    sequence, summary = np.concatenate([said for said, _, _ in alone]), np.stack([mean for _, mean, _ in alone])
+    assert states.sequence.shape == (1, *sequence.shape) and states.summary is not None
+    assert np.abs(states.sequence[0].detach().numpy() - sequence).max() < 1e-11 * np.abs(sequence).max()
+    assert np.abs(states.summary.detach().numpy() - summary).max() < 1e-11 * np.abs(summary).max()
+    starts = [0, *np.cumsum(counts)[:-1].tolist()]
+    for level in range(3):
+        kept = [first + i for first, (_, _, names) in zip(starts, alone, strict=True) for i in names[level]]
+        assert states.side[f"level{level}"].tolist() == kept
+
+
+@forms
+def test_clouds_of_one_batch_are_as_each_alone_and_as_rows(form: Any) -> None:
+    body, batch = body_of(form=form), packed((12, 12))
+    together = body(batch)
+    rows = body(Batch(batch.x.view(2, 12, 5)))
+    assert torch.equal(together.sequence, rows.sequence) and torch.equal(together.summary, rows.summary)  # type: ignore[arg-type]
+    rounded = body(packed((12, 12), longest=16))  # clouds of one size, and nobody knows it
+    assert torch.allclose(together.sequence, rounded.sequence, atol=1e-12)
+    assert torch.equal(rounded.side["level2"], together.side["level2"])
+
+
+@forms
+def test_lists_of_neighbours_are_made_once_for_each_level(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.nn import levels
+
+    asked = []
+    real = levels.nearest
+    monkeypatch.setattr(levels, "nearest", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
+    body_of(form=form)(packed((23,)))
+    assert sorted(asked) == [4, 5, 5, 6, 6]
+
+
+# -- order
+
+
+@forms
+@pytest.mark.parametrize("counts", [(30,), (9, 26, 4)])
+def test_permuted_points_permute_the_answer_and_leave_the_summary(form: Any, counts: Any) -> None:
+    """Also where places lie on a grid and several points in one place: nothing but the place decides who goes first."""
+    body, batch = body_of(form=form, order="sorted"), packed(counts)
+    x = batch.x.clone()
+    x[..., :3] = x[..., :3].round()
+    x[0, 1] = x[0, 0]
+    draw = torch.Generator().manual_seed(4)
+    turned = torch.cat([
+        first + torch.randperm(count, generator=draw)
+        for first, count in zip(np.cumsum([0, *counts]).tolist(), counts, strict=False)
+    ])  # fmt: skip
+    a, b = body(replace(batch, x=x)), body(replace(batch, x=x[:, turned]))
+    assert (a.sequence[:, turned] - b.sequence).abs().max() < 1e-12 * a.sequence.abs().max()
+    assert a.summary is not None and (a.summary - b.summary).abs().max() < 1e-12 * a.summary.abs().max()
+    same = x[0, a.side["level2"]] == x[:, turned][0, b.side["level2"]]
+    assert bool(same.all())
+
+
+@forms
+def test_in_the_order_given_only_the_first_point_matters(form: Any) -> None:
+    body, x = body_of(form=form), cloud(30)
+    keeps = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(29)])
+    a, b = body(Batch(x[None])), body(Batch(x[None, keeps]))
+    assert (a.sequence[:, keeps] - b.sequence).abs().max() < 1e-12 * a.sequence.abs().max()
+    c = body(Batch(x[None].flip(1)))
+    assert (a.summary - c.summary).abs().max() > 1e-3 * a.summary.abs().max()  # type: ignore[operator]
+
+
+def test_rows_are_ordered_by_all_their_columns_within_their_cloud() -> None:
+    x = torch.tensor([[1.0, 2], [1, 1], [0, 9], [5, 5], [4, 4], [4, 3], [-0.0, 8]])
+    assert in_order(x, Packing((4, 3))).tolist() == [2, 1, 0, 3, 6, 5, 4]
+    assert in_order(x, Packing((7,))).tolist() == [6, 2, 1, 0, 5, 4, 3]
+
+
+def test_a_cloud_that_moves_away_says_the_same() -> None:
+    """All but the first layer reads differences of places."""
+    body, x = body_of(form="released"), cloud(25)
+    with torch.no_grad():
+        body.down[0].step.linear.weight[:, :3] = 0
+    moved = x.clone()
+    moved[:, :3] += 1024
+    assert torch.allclose(body(Batch(x[None])).sequence, body(Batch(moved[None])).sequence, atol=1e-9)
+
+
+# -- gradients
+
+
+@forms
+@orders
+def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: Any) -> None:
+    tiny = {"inputs": 1, "widths": (2, 4), "blocks": (1, 1), "rates": (1, 3), "neighbours": (3, 3)}
+    x = cloud(9, 1)
+    for decodes in (False, True):
+        body = body_of(**tiny, form=form, order=order, decodes=decodes).train()
+        batch = Batch(x[None], offsets=Offsets(torch.tensor([0, 7, 9]), 8))
+
+        def said(features: Tensor, body: PointBody = body, batch: Batch = batch) -> tuple[Tensor, ...]:
+            states = body(replace(batch, x=torch.cat([x[None, :, :3], features], -1)))
+            assert states.summary is not None
+            return states.sequence, states.summary
+
+        assert torch.autograd.gradcheck(said, (x[None, :, 3:].clone().requires_grad_(),))
+    body = body_of(**tiny, form=form, order=order, decodes=False).train()
+    # where nothing is carried back, places have all of their gradient
+    assert torch.autograd.gradcheck(lambda x: body(Batch(x)).sequence, (x[None].clone().requires_grad_(),))
+
+
+@forms
+@pytest.mark.parametrize("decodes", [True, False])
+def test_the_loss_reaches_every_parameter(form: Any, decodes: bool) -> None:
+    body = body_of(form=form, decodes=decodes).train()
+    states = body(packed((9, 26, 4)))
+    assert states.summary is not None
+    (states.sequence.square().sum() + states.summary.square().sum()).backward()
+    unread = [name for name, part in body.named_parameters() if part.grad is None or not part.grad.any()]
+    assert not [name for name in unread if "bias" not in name]  # a bias before a batch norm is taken away by it
+
+
+# -- what cannot be read
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    body = body_of()
+    with pytest.raises(RegardError, match=r"points of 5 numbers \(x, y, z and 2 more\).*\(1, 9, 3\)"):
+        body(Batch(torch.zeros(1, 9, 3).double()))
+    with pytest.raises(RegardError, match="without points"):
+        body(Batch(torch.zeros(1, 0, 5).double()))
+    with pytest.raises(RegardError, match="cloud 1 of the batch has no points"):
+        body(Batch(torch.zeros(1, 9, 5).double(), offsets=Offsets(torch.tensor([0, 4, 4, 9]), 9)))
+    with pytest.raises(ValueError, match="not padded"):
+        body(Batch(torch.zeros(2, 9, 5).double(), mask=torch.tensor([9, 3])))
+    with pytest.raises(RegardError, match="learns from several points"):
+        body.train()(Batch(torch.zeros(1, 1, 5).double()))
+
+
+def test_one_point_is_a_cloud_and_many_copies_are_too() -> None:
+    for count in (1, 2, 40):
+        states = body_of()(Batch(torch.ones(1, count, 5).double()))
+        assert bool(states.sequence.isfinite().all()) and bool(states.summary.isfinite().all())  # type: ignore[union-attr]
+        assert (states.sequence - states.sequence[:, :1]).abs().max() < 1e-12
+
+
+# -- watching
+
+
+def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, batch = body_of(), packed((9, 26, 1))
+    names = ["down.0.blocks.0", "down.1.blocks.0", "down.2.blocks.0", "down.2.blocks.1"]
+    names += [f"up.{stage}.blocks.0" for stage in range(3)]
+    assert list(attention_names(body)) == [f"{name}.attend" for name in names]
+    plain = body(batch)
+    with watch(body) as seen:
+        watched = body(batch)
+    assert torch.equal(plain.sequence, watched.sequence) and len(seen.looks) == len(names)
+    for look, level in zip(seen.looks, (0, 1, 2, 2, 2, 1, 0), strict=True):
+        kept = watched.side[f"level{level}"]
+        assert look.keys is not None and look.weights.shape[2:] == look.keys.shape[2:]
+        assert look.weights.shape[2] == len(kept) and int(look.keys.max()) < len(kept)
+        assert torch.allclose(look.weights.sum(-1), torch.ones_like(look.weights.sum(-1)))
+    with watch(body, ["up.2.blocks.0.attend"], gradients=True) as seen:
+        body(batch)
+    assert seen.looks[0].weights.requires_grad
+
+
+# -- compiled, and in other precisions
+
+
+COMPILED = """
+import torch
+from dataclasses import replace
+from torch._dynamo.testing import CompileCounterWithBackend
+from test_points import body_of, packed
+from regard.waists import Batch
+
+tiny = {"widths": (4, 8), "blocks": (1, 1), "rates": (1, 3), "neighbours": (4, 5)}
+body = body_of(order="sorted", **tiny)
+whole = torch.compile(body, backend="aot_eager", fullgraph=True)
+x = packed((24, 24)).x.view(2, 24, 5)
+for training in (False, True):  # clouds of one size: nothing interrupts it
+    body.train(training)
+    assert torch.allclose(whole(Batch(x)).sequence, body(Batch(x)).sequence, atol=1e-12)
+whole(Batch(x)).sequence.sum().backward()
+assert all(part.grad is not None for part in body.parameters())
+
+torch._dynamo.reset()
+body, counter = body_of(**tiny).eval(), CompileCounterWithBackend("eager")
+compiled = torch.compile(body, backend=counter, dynamic=True)
+for number, counts in enumerate(((40, 61), (51, 72), (48, 77), (90, 47), (64, 65), (81, 42), (37, 84))):
+    batch = packed(counts)
+    with torch.no_grad():
+        assert torch.allclose(compiled(batch).sequence, body(batch).sequence, atol=1e-12)
+    if number == 1:
+        first = counter.frame_count
+assert counter.frame_count == first, (first, counter.frame_count)  # sizes that differ are compiled once
+"""
+
+
+def test_compiled_it_says_the_same_and_new_sizes_are_not_compiled_anew() -> None:
+    # in a process of its own: compilers cannot read the checks of shapes that tests add
+    source = Path(__file__).parent
+    path = f"{source.parent / 'src'}{os.pathsep}{source}"
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sixteen_bits_say_about_the_same() -> None:
+    torch.manual_seed(0)
+    body = build(replace(SMALL, widths=(16, 32, 64), shares=8)).eval()
+    x = cloud(200).float()[None]
+    x[..., :3] += 100  # neighbours are told apart by their places as they were given
+    exact = body(Batch(x)).sequence
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = body(Batch(x)).sequence.float()
+    low = copy.deepcopy(body).bfloat16()(Batch(x)).sequence.float()
+    for other in (cast, low):
+        assert (other - exact).norm() < 3e-2 * exact.norm()
+
+
+# -- heads
+
+
+def test_heads_read_what_the_body_says() -> None:
+    config = replace(SMALL, dropout=0.5)
+    states = body_of()(packed((9, 26)))
+    cloud_said, point_said = noise(cloud_head(config, 7)), noise(point_head(config, 5))
+    assert cloud_said(states.summary).shape == (2, 7) and point_said(states.sequence).shape == (1, 35, 5)
+    torch.manual_seed(0)
+    assert not torch.equal(cloud_said.train()(states.summary), cloud_said(states.summary))
+    assert [part.out_features for part in cloud_head(Config(), 40).modules() if isinstance(part, nn.Linear)] == [
+        256,
+        128,
+        40,
+    ]
+
+
+# -- presets and settings
+
+
+def count(module: nn.Module) -> int:
+    return sum(part.numel() for part in module.parameters())
+
+
+def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_code() -> None:
+    """S3DIS: a colour beside each place, 13 classes. Added up from the shapes of its layers."""
+    config = replace(point.PRESETS["point-base"].config, inputs=3)
+    with torch.device("meta"):
+        assert count(build(config)) + count(point_head(config, 13)) == 7_767_729
+    assert config.form == "released" and config.order == "given" and config.shares == 8
+    assert config.blocks == (1, 2, 3, 5, 2) and config.neighbours == (8, 16, 16, 16, 16)
+
+    def block(c: int) -> int:
+        norms = 2 * (3 + c + c // 8) + 3 * 2 * c
+        place, score = (9 + 3) + (3 * c + c), (c * c // 8 + c // 8) + ((c // 8) ** 2 + c // 8)
+        return 2 * c * c + 3 * (c * c + c) + place + score + norms
+
+    widths, total = config.widths, 6 * 32 + 64
+    total += sum(many * block(c) for c, many in zip(widths, config.blocks, strict=True))
+    total += sum((3 + before) * after + 2 * after for before, after in pairwise(widths))
+    total += (2 * 512 * 512 + 512 + 1024) + (512 * 512 + 512) + sum(map(block, widths))
+    for fine, coarse in pairwise(widths):
+        total += (fine * fine + fine + 2 * fine) + (coarse * fine + fine + 2 * fine)
+    assert total + (32 * 32 + 32 + 64) + (32 * 13 + 13) == 7_767_729
+
+
+@pytest.mark.parametrize("name", point.PRESETS)
+def test_presets_have_the_parameters_they_say_and_recipes_that_exist(name: str) -> None:
+    preset = point.PRESETS[name]
+    with torch.device("meta"):
+        assert count(build(replace(preset.config, decodes=False))) == preset.parameters
+        states = build(preset.config)(Batch(torch.zeros(2, 256, 3)))
+        assert states.sequence.shape == (1, 512, preset.config.width)
+    told = (Path(__file__).parent.parent / "docs" / "systems.md").read_text("utf-8")
+    with torch.device("meta"):
+        assert f"| {count(build(preset.config)):,} | {preset.parameters:,} |" in told
+    for task in point.SYSTEM.tasks:
+        recipe = SYSTEMS["point"].recipe(preset, task)
+        assert set(recipe["train"]) <= set(Train.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"widths": (32, 64)}, r"model\.blocks are numbers of at least 1, one for each of 2 stages"),
+    ({"rates": (2, 4, 4, 4, 4)}, r"model\.rates are 1 at the first stage"),
+    ({"rates": (1, 4, 1, 4, 4)}, r"at least 2 after it"),
+    ({"neighbours": (0, 8, 8, 8, 8)}, r"model\.neighbours"),
+    ({"shares": 3}, r"model\.shares 3 must divide"),
+    ({"inputs": -1}, r"model\.inputs"),
+    ({"dropout": 1.0}, r"model\.dropout"),
+])  # fmt: skip
+def test_settings_that_make_no_model_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Config(**changes)
+
+
+def test_stages_belong_together() -> None:
+    with pytest.raises(ValueError, match="each stage but the first has a rate"):
+        points.PointBody(0, list(build(SMALL).down), [], (4,), (8, 8, 8))

@@ -1,0 +1,221 @@
+"""Vector attention: the paper's formula and the released one, beside loops, beside PyG, with neighbours that are not there."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import plainly
+from regard.errors import RegardError
+from regard.nn.levels import near_of
+from regard.nn.packing import Packing
+from regard.nn.points import Down
+from regard.nn.vector import Near, RowNorm, VectorAttention, gathered, paper_attention, released_attention
+from regard.nn.watch import watch
+
+FORMS = ["paper", "released"]
+forms = pytest.mark.parametrize("form", FORMS)
+
+
+def made(form: str, width: int = 8, shares: int = 2) -> VectorAttention:
+    return noise(released_attention(width, shares) if form == "released" else paper_attention(width))
+
+
+def noise(module: Any) -> Any:
+    draw = torch.Generator().manual_seed(0)
+    module = module.double().eval()
+    with torch.no_grad():
+        for name, part in (*module.named_parameters(), *module.named_buffers()):
+            part.copy_(torch.randn(part.shape, generator=draw, dtype=torch.float64) * 0.4)
+            if name.endswith("running_var"):
+                part.abs_().add_(0.3)
+    return module
+
+
+def weights_of(module: nn.Module, prefix: str = "") -> dict[str, np.ndarray]:
+    return {prefix + name: value.detach().numpy() for name, value in module.state_dict().items()}
+
+
+def near_in(places: Tensor, counts: tuple[int, ...], count: int) -> Near:
+    return near_of(places, Packing(counts), count, places, Packing(counts))
+
+
+def cloud(counts: tuple[int, ...], width: int = 8) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    total = sum(counts)
+    return torch.randn(total, 3, generator=draw).double(), torch.randn(total, width, generator=draw).double()
+
+
+@forms
+@pytest.mark.parametrize("counts", [(14,), (3, 9), (1, 1), (2, 6, 6)])
+def test_every_point_receives_what_the_formula_says(form: str, counts: tuple[int, ...]) -> None:
+    attention = made(form)
+    places, x = cloud(counts)
+    ours = attention(x, near_in(places, counts, 6))
+    w = weights_of(attention, "a.")
+    wanted = [
+        row
+        for own, rows in zip(places.split(counts), x.split(counts), strict=True)
+        for row in plainly.attend(w, "a", list(rows.numpy()), own.numpy(), 6, form)
+    ]
+    assert np.abs(ours.detach().numpy() - np.array(wanted)).max() < 1e-13
+
+
+def test_the_layer_is_that_of_pyg() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        geometric = pytest.importorskip("torch_geometric.nn")
+    attention, counts = made("paper"), (11, 4)
+    theirs = geometric.PointTransformerConv(
+        8, 8, copy.deepcopy(attention.place), copy.deepcopy(attention.score), add_self_loops=False
+    ).double()
+    theirs.pos_nn.load_state_dict(attention.place.state_dict())  # it begins anew what it is handed
+    theirs.attn_nn.load_state_dict(attention.score.state_dict())
+    key, value = attention.kv.weight.detach().chunk(2)
+    for there, here in (("lin_dst", attention.q.weight.detach()), ("lin_src", key), ("lin", value)):
+        getattr(theirs, there).weight = nn.Parameter(here.clone())
+    places, x = cloud(counts)
+    near = near_in(places, counts, 4)
+    edges = torch.stack([near.index.flatten(), torch.arange(15).repeat_interleave(4)])
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    ours, wanted = attention(a, near), theirs(b, places, edges)
+    assert (ours - wanted).abs().max() < 1e-13
+    told = torch.randn(ours.shape, generator=torch.Generator().manual_seed(2)).double()
+    ours.backward(told)
+    wanted.backward(told)
+    assert a.grad is not None and b.grad is not None and (a.grad - b.grad).abs().max() < 1e-12
+    pairs = [(attention.place[0].weight, theirs.pos_nn[0].weight), (attention.score[2].bias, theirs.attn_nn[2].bias)]
+    pairs.append((attention.q.weight, theirs.lin_dst.weight))
+    assert all((p.grad - q.grad).abs().max() < 1e-12 for p, q in pairs)
+
+
+def test_a_weight_serves_the_channels_that_are_equal_modulo_their_number() -> None:
+    attention, (places, x) = made("released", 8, 4), cloud((9,))
+    near = near_in(places, (9,), 5)
+    with watch(nn.ModuleDict({"a": attention})) as seen:
+        attention(x, near)
+    weights, offset = seen.weights("a"), attention.place(near.apart)
+    value = gathered(attention.kv(x)[:, 8:], near.index) + offset
+    assert weights.shape == (1, 2, 9, 5) and attention.heads == 2
+    wanted = (value * weights[0].permute(1, 2, 0).repeat(1, 1, 4)).sum(1)
+    assert (attention(x, near) - wanted).abs().max() < 1e-13
+
+
+@forms
+def test_a_watcher_sees_weights_and_whose_they_are(form: str) -> None:
+    attention, counts = made(form), (3, 9)
+    places, x = cloud(counts)
+    near = near_in(places, counts, 6)
+    with watch(nn.ModuleDict({"a": attention})) as seen:
+        attention(x, near)
+    (look,) = seen.looks
+    assert look.name == "a" and look.keys is not None and look.keys.shape == (1, 1, 12, 6)
+    assert look.weights.shape == (1, attention.heads, 12, 6)
+    assert torch.allclose(look.weights.sum(-1), torch.ones(1, attention.heads, 12).double())
+    assert look.keys[0, 0, 0].tolist()[3:] == [-1] * 3 and not look.weights[0, :, :3, 3:].any()
+    assert look.keys[0, 0, :, 0].tolist() == list(range(12)), "each is its own nearest neighbour"
+    attention(x, near)
+    assert len(seen.looks) == 1, "nobody listens any more"
+
+
+@forms
+def test_what_stands_for_a_missing_neighbour_counts_for_nothing(form: str) -> None:
+    """Neither in what is said nor in what is learnt, nor in what norms gather."""
+    attention, counts = made(form).train(), (2, 9)
+    places, x = cloud(counts)
+    near = near_in(places, counts, 6)
+    assert near.real is not None and int((~near.real).sum()) == 8
+    told = torch.randn(11, 8, generator=torch.Generator().manual_seed(3)).double()
+    found = []
+    for other in (0, 7):
+        again = copy.deepcopy(attention)
+        index = near.index.where(near.real, other)
+        given = x.clone().requires_grad_()
+        said = again(given, Near.of(index, near.apart.where(near.real[..., None], 5.0 + other), near.real))
+        said.backward(told)
+        found.append((said.detach(), given.grad, [p.grad for p in again.parameters()], list(again.buffers())))
+    (said, grad, grads, kept), (said2, grad2, grads2, kept2) = found
+    assert torch.equal(said, said2) and torch.equal(grad, grad2)  # type: ignore[arg-type]
+    assert all(torch.equal(a, b) for a, b in zip([*grads, *kept], [*grads2, *kept2], strict=True))  # type: ignore[arg-type]
+
+
+def test_norms_gather_statistics_of_neighbours_that_are_there() -> None:
+    attention, counts = made("released").train(), (2, 9)
+    places, x = cloud(counts)
+    near = near_in(places, counts, 6)
+    assert near.real is not None
+    norm = attention.place[1]
+    before = norm.running_mean.clone(), norm.running_var.clone()
+    attention(x, near)
+    rows = attention.place[0](near.apart[near.real])
+    assert len(rows) == 4 + 54
+    assert torch.allclose(norm.running_mean, 0.9 * before[0] + 0.1 * rows.mean(0))
+    assert torch.allclose(norm.running_var, 0.9 * before[1] + 0.1 * rows.var(0))
+
+
+@forms
+@pytest.mark.parametrize("counts", [(6,), (2, 4)])
+def test_gradients_are_those_of_small_differences(form: str, counts: tuple[int, ...]) -> None:
+    attention = made(form, 4).train()
+    places, x = cloud(counts, 4)
+
+    def said(x: Tensor, places: Tensor) -> Tensor:
+        return attention(x, near_in(places, counts, 3))
+
+    assert torch.autograd.gradcheck(said, (x.requires_grad_(), places.requires_grad_()))
+
+
+@pytest.mark.parametrize("counts", [(20,), (3, 17)])
+def test_the_largest_among_neighbours_is_taken(counts: tuple[int, ...]) -> None:
+    down: Down = noise(Down(8, 5))
+    (places, x), kept = cloud(counts), (2, 9, 19)
+    few = tuple(sum(first <= k < first + n for k in kept) for first, n in zip((0, counts[0]), counts, strict=False))
+    near = near_of(places, Packing(counts), 6, places[list(kept)], Packing(few))
+    w, wanted, first = weights_of(down, "d."), [], 0
+    for own, rows in zip(places.split(counts), x.split(counts), strict=True):
+        those = [k - first for k in kept if first <= k < first + len(own)]
+        wanted += plainly.down(w, "d", list(rows.numpy()), own.numpy(), those, 6)
+        first += len(own)
+    assert np.abs(down(x, near).detach().numpy() - np.array(wanted)).max() < 1e-13
+
+
+# -- batch norm of rows
+
+
+def test_a_norm_of_rows_is_that_of_torch() -> None:
+    ours, theirs = RowNorm(6).double(), nn.BatchNorm1d(6).double()
+    for part in (ours, theirs):
+        part.load_state_dict(
+            {"weight": torch.arange(1.0, 7), "bias": torch.arange(6.0)} | dict(part.named_buffers()), strict=False
+        )
+    x = torch.randn(7, 5, 6).double()
+    for _ in range(2):
+        assert torch.allclose(ours(x), theirs(x.flatten(0, 1)).view_as(x), atol=1e-12)
+    assert torch.allclose(ours.running_var, theirs.running_var)  # type: ignore[arg-type]
+    assert torch.allclose(ours.eval()(x), theirs.eval()(x.flatten(0, 1)).view_as(x), atol=1e-12)
+    assert ours(x[:0]).shape == (0, 5, 6)
+    with pytest.raises(RegardError, match="learns from several points"):
+        ours.train()(x[0, :1])
+    ours.weight.requires_grad_(False)
+    ours(x[0, :1])
+
+
+def test_in_sixteen_bits_attention_says_about_the_same() -> None:
+    attention = released_attention(32, 8)
+    places, x = (part.float() for part in cloud((40,), 32))
+    near = near_in(places, (40,), 8)
+    exact = attention(x, near)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = attention(x, near)
+    assert low.dtype == torch.bfloat16 and (low - exact).norm() < 3e-2 * exact.norm()
+
+
+def test_a_width_that_cannot_be_shared_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be shared by 3"):
+        VectorAttention(8, nn.Identity(), nn.Identity(), shares=3)
