@@ -179,7 +179,9 @@ class Model(nn.Module):
 
     def blocks(self) -> list[nn.Module]:
         """The repeated units, for checkpointing, sharding and regional compilation."""
-        return [block for stack in self.body.children() for block in getattr(stack, "blocks", [])]
+        stacks = [getattr(part, "blocks", None) for part in self.body.modules()]
+        listed = (block for stack in stacks if isinstance(stack, nn.ModuleList | list) for block in stack)
+        return list(dict.fromkeys(listed))  # a stack may list those of its parts
 
     def pixels_or_refuse(self) -> Pixels | Palette:
         found = self.reader.pixels if isinstance(self.reader, Captions) else self.reader

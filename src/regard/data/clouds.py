@@ -31,7 +31,7 @@ from regard.data.rows import OBJECTS, PARQUET, TABS, Empty, format_of, heading
 from regard.data.samples import everything, settled
 from regard.data.triangles import LEAST
 from regard.data.walking import subfolder, walk
-from regard.errors import DataError, UnknownName
+from regard.errors import DataError, RegardError, UnknownName
 
 __all__ = [
     "Cloud", "CloudFile", "asked_clouds_of", "clouds_of", "is_clouds", "iterate_clouds", "iterate_labelled_clouds",
@@ -110,6 +110,10 @@ def asked_clouds_of(entry: str, columns: Columns = None, complain: Complain = re
     return _of(entry, "", columns, complain)
 
 
+SURELY = CALLED["cloud"][:5]
+"""Columns of a table that are taken for clouds; the other words may mean files of any kind."""
+
+
 def is_clouds(entry: str, columns: Columns = None) -> bool:
     """Whether what is named as data is of clouds: a set that is made, a file of one, a folder with one, a table of them."""
     if cloud_recipe_of(entry) is not None or "cloud" in (columns or {}):
@@ -123,7 +127,7 @@ def is_clouds(entry: str, columns: Columns = None) -> bool:
         return first is not None and (first.path.lower().endswith(sure) or not _pictured(path))
     if not os.path.isfile(path):
         return False
-    return _is_table(path, columns) or (format_of(path) in ENDINGS and format_of(path) not in (".txt", ".csv"))
+    return _headed(path, SURELY) or (format_of(path) in ENDINGS and format_of(path) not in (".txt", ".csv"))
 
 
 def _pictured(folder: str) -> bool:
@@ -196,11 +200,16 @@ def _is_table(entry: str, columns: Columns) -> bool:
     kind = format_of(entry)
     if "cloud" in (columns or {}) or kind in (*OBJECTS, *PARQUET, ".tsv", ".tab"):
         return True
-    if kind not in (".csv", *TABS):
+    return kind in (".csv", *TABS) and _headed(entry, CALLED["cloud"])
+
+
+def _headed(entry: str, words: Sequence[str]) -> bool:
+    """Whether it has columns, one of which is called by one of these."""
+    if format_of(entry) not in (".csv", *TABS, *OBJECTS, *PARQUET):
         return False
     try:
-        return any(name.lower() in CALLED["cloud"] for name in heading(entry))
-    except DataError:  # what is wrong with it is said where it is read
+        return any(name.lower() in words for name in heading(entry))
+    except (RegardError, OSError):  # what is wrong with it is said where it is read
         return False
 
 

@@ -6,12 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from regard.data.cloud_recipes import cloud_recipe_of
 from regard.data.clouds import is_clouds
 from regard.data.entries import parallel
 from regard.data.picture_tables import CALLED
-from regard.data.rows import format_of, heading
-from regard.data.unanswered import TABLES
+from regard.data.rows import heading
 from regard.errors import RegardError
 from regard.loading import read_identity
 from regard.model import is_folder
@@ -21,8 +19,6 @@ from regard.tasks import EVERY, Task, find_task
 
 PICTURES = CALLED["image"][:4]
 """Columns of a table that are taken for pictures; the other words may mean files of any kind."""
-CLOUDS = CALLED["cloud"][:5]
-"""The same of clouds."""
 
 
 def task_for(
@@ -44,16 +40,9 @@ def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | 
             return find_preset(model)[0].reads
         published, own = read_identity(Path(model))
         return (find_system(own["system"]) if own else find_published(str(published.get("model_type")))).reads
-    if any(_clouded(entry, columns or {}) for entry in data):
+    if any(is_clouds(entry, columns) for entry in data):
         return "points"
     return "pictures" if any(_pictured(entry, columns or {}) for entry in data) else "text"
-
-
-def _clouded(entry: str, columns: Mapping[str, str]) -> bool:
-    """What is made by its name, files and folders of clouds; a table must have a column that is called so."""
-    if "cloud" not in columns and cloud_recipe_of(entry) is None and format_of(entry) in TABLES:
-        return _has_column(entry, CLOUDS)
-    return is_clouds(entry, columns)
 
 
 def _pictured(entry: str, columns: Mapping[str, str]) -> bool:
