@@ -233,6 +233,7 @@ def test_an_answer_is_the_same_alone_and_among_others(task: str) -> None:
             assert np.allclose(alone.scores, one.scores, atol=1e-6)
         else:
             assert (alone.extra["classes"] == one.extra["classes"]).all() and len(one.extra["sure"]) == len(item)
+            assert np.allclose(alone.extra["sure"], one.extra["sure"], atol=1e-6) and one.extra["sure"].std() > 1e-3
 
 
 @both
@@ -241,8 +242,11 @@ def test_permuted_points_permute_the_answer(task: str) -> None:
     order = RANDOM.permutation(len(whole))
     one, other = model.answer(whole), model.answer(whole.taken(order))
     assert one.value == other.value
-    if task == "segment":
+    if task == "classify":
+        assert np.allclose(one.scores, other.scores, atol=1e-6)
+    else:
         assert (one.extra["classes"][order] == other.extra["classes"]).all()
+        assert np.allclose(one.extra["sure"][order], other.extra["sure"], atol=1e-6) and one.extra["sure"].std() > 1e-3
 
 
 @both
@@ -309,8 +313,10 @@ def test_a_scene_in_one_piece_is_what_the_model_says_of_it() -> None:
     scene, points = read_cloud(ROOM), Points(0, "floor")
     model = made("segment", points)
     x = torch.from_numpy(points.prepare(scene)[0])[None]
-    said = model.task.logits(model, Batch(x))[0].argmax(-1).numpy()
-    assert (model.answer(scene).extra["classes"] == said).all()
+    right = model.task.logits(model, Batch(x))[0].softmax(-1).detach().numpy()
+    found = model.answer(scene).extra
+    assert np.allclose(found["sure"], right.max(-1), atol=1e-6) and right.max(-1).std() > 0.01
+    assert (found["classes"] == right.argmax(-1)).all()
 
 
 def test_without_a_reader_or_a_head_it_is_said_what_is_missing() -> None:
