@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 import plainly
 from regard.errors import RegardError, SettingError
-from regard.learn.settings import Train
 from regard.nn import points
 from regard.nn.levels import in_order
 from regard.nn.packing import Packing
 from regard.nn.points import PointBody, cloud_head, point_head
 from regard.nn.watch import attention_names, watch
+from regard.runs.info import info
+from regard.runs.settings import resolve
 from regard.systems import SYSTEMS, point
 from regard.systems.point import Config, build
 from regard.waists import Batch, Offsets
@@ -340,7 +341,15 @@ def test_presets_have_the_parameters_they_say_and_recipes_that_exist(name: str) 
         assert f"| {count(build(preset.config)):,} | {preset.parameters:,} |" in told
     for task in point.SYSTEM.tasks:
         recipe = SYSTEMS["point"].recipe(preset, task)
-        assert set(recipe["train"]) <= set(Train.__dataclass_fields__)
+        made = resolve(recipe, {})
+        assert made.train.clouds == recipe["train"]["clouds"] and made.data.jitter == recipe["data"]["jitter"]
+
+
+@pytest.mark.parametrize("name", point.PRESETS)
+def test_a_preset_is_told_about_layer_by_layer(name: str) -> None:
+    told = info(name)
+    assert told.parameters == point.PRESETS[name].parameters == sum(layer.parameters for layer in told.layers)
+    assert told.flops > 0 and list(told.recipes) == ["classify", "segment"]
 
 
 @pytest.mark.parametrize(("changes", "said"), [

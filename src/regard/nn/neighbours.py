@@ -24,8 +24,8 @@ try:  # comes with builds of torch for CUDA
 except ImportError:
     nearby = None  # type: ignore[assignment]
 
-ROOM = 2**21
-"""Pairs that are compared at once: each takes at most 64 bytes, so 128 MiB, however many points there are."""
+ROOM = 2**20
+"""Pairs that are compared at once: 64 bytes each at most, so 64 MiB, and on CUDA 512, however many points there are."""
 MANY = 2**11
 """Points of a cloud from which it is searched by cells: those who ask times those who answer would be too many."""
 VERY_MANY = 2**17
