@@ -204,6 +204,23 @@ def test_clouds_that_fit_are_read_once() -> None:
     assert read == [1, 2, 3, 3], "the third has no room"
 
 
+def test_workers_share_the_room_that_clouds_may_take() -> None:
+    small = cloud(10)
+    shelf = Shelf(4 * bytes_of(small), workers=2)
+    shelf.maker = -1  # as seen by a process that was forked
+    for number in range(4):
+        shelf(number, lambda: small)
+    assert list(shelf.clouds) == [0, 1], "each of two keeps half"
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_tensors_are_asked_whatever_they_are_made_of(kind: torch.dtype) -> None:
+    model = made("classify")
+    x = (8 * torch.rand(60, 3)).to(kind)
+    asked = x.clone().requires_grad_() if kind.is_floating_point else x
+    assert model.answer(asked).scores == model.answer(x.double().numpy()).scores
+
+
 def test_where_a_cloud_lies_is_kept_with_what_is_called_how_in_it() -> None:
     for sample in (
         CloudFile("a/b ü.ply"), CloudFile("x.npz", columns=(("label", "scalar_Kind"),)),

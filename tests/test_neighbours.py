@@ -141,6 +141,12 @@ def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
     assert torch.equal(nearest_by_cells(x, x, 12, 10_000), wanted)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_places_that_are_no_numbers_do_not_keep_the_search_from_ending(bad: float) -> None:
+    places = torch.full((2100, 3), bad)
+    assert nearest(places, Packing((2100,)), 4).shape == (2100, 4)
+
+
 def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
     x = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0], [-0.0, 0, 0], [0, 0, 0], [1, 0, 0]])
     kept = few_of_each(x, 2)

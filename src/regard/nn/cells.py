@@ -8,6 +8,7 @@ sorted list: three that lie above each other follow each other there, so that 27
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -82,7 +83,8 @@ def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
         _all(places, queries, count, room, torch.arange(len(queries), device=places.device), found)
         return found
     edge, left = _first_edge(places, queries, count), torch.arange(len(queries), device=places.device)
-    while len(left) * len(places) > room:
+    # a place that is no number lies in no cell, and nobody would ever be sure
+    while len(left) * len(places) > room and math.isfinite(edge):
         grid = Grid.of(places, edge)
         sure = grid.search(queries, left, count, room, found)
         left, edge = left[~sure], 2 * grid.edge

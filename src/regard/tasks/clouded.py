@@ -146,7 +146,10 @@ class Clouded(Made, Opened):
         self, reader: Points, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()
     ) -> Gathering:
         check_reader(reader, config)
-        return Gathering(reader, STILL if data is None else replace(self.shaken(data), up=reader.up), tuple(labels))
+        if data is None:
+            return Gathering(reader, STILL, tuple(labels))
+        shelf = Shelf(workers=data.workers if data.workers >= 0 else 2)  # as many as there may be
+        return Gathering(reader, replace(self.shaken(data), up=reader.up), tuple(labels), shelf)
 
     def shaken(self, data: Data) -> Shaking:
         return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, data.up)
@@ -210,8 +213,10 @@ class Clouded(Made, Opened):
         are what the model reads."""
         if isinstance(item, Cloud):
             cloud = item
-        elif isinstance(item, np.ndarray | Tensor):
-            cloud = cloud_from(np.asarray(item), points)
+        elif isinstance(item, Tensor):
+            cloud = cloud_from(item.detach().to("cpu", torch.float64).numpy(), points)
+        elif isinstance(item, np.ndarray):
+            cloud = cloud_from(item, points)
         else:
             source = item if isinstance(item, bytes) else os.fspath(item)
             if isinstance(source, str) and cloud_recipe_of(source) is None:
