@@ -221,6 +221,13 @@ def test_tensors_are_asked_whatever_they_are_made_of(kind: torch.dtype) -> None:
     assert model.answer(asked).scores == model.answer(x.double().numpy()).scores
 
 
+def test_points_that_are_nowhere_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).random((60, 3))
+    x[[3, 7]] = np.nan
+    assert len(made("segment").answer(x).extra["classes"]) == 58
+    assert "a cloud: 2 points are nowhere" in capsys.readouterr().err
+
+
 def test_where_a_cloud_lies_is_kept_with_what_is_called_how_in_it() -> None:
     for sample in (
         CloudFile("a/b ü.ply"), CloudFile("x.npz", columns=(("label", "scalar_Kind"),)),

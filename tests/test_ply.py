@@ -109,6 +109,12 @@ def test_bytes_that_are_all_dark_stay_dark(order: str) -> None:
     assert read_cloud(ply({**bare(3), **dark}, order)).colours.max() == 1  # type: ignore[union-attr]
 
 
+def test_lists_of_vertices_in_text_are_refused_for_what_they_are() -> None:
+    head = b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float y\nproperty float z\n"
+    with pytest.raises(DataError, match="lists of numbers"):
+        read_cloud(head + b"property list uchar int more\nend_header\n0 0 0 1 5\n")
+
+
 @pytest.mark.parametrize("order", ["<", ""])
 def test_faces_may_stand_before_their_vertices(order: str) -> None:
     head = (

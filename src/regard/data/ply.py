@@ -260,6 +260,8 @@ class _Text:
             return {
                 name: _as_said(table[:, place], element.fixed[name]) for place, name in enumerate(element.order)
             }, {}
+        if element.name == "vertex":
+            raise Wrong("its vertices have lists of numbers, which are read as bytes only.", "Write it as binary PLY.")
         if element.name != "face":
             return {}, {}
         return {}, self._lists(element, taken, first)

@@ -222,9 +222,11 @@ class Clouded(Made, Opened):
             if isinstance(source, str) and cloud_recipe_of(source) is None:
                 existing(source)  # else the nearest name is told
             cloud = read_cloud(source, points=of_mesh(points))
+        where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
+        if cloud.dropped:
+            tell(f"{where}: {cloud.dropped:,} points are nowhere (NaN or infinite): the answer is without them")
         for name in points.features:
             if getattr(cloud, name) is None:
-                where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
                 tell(f"{where}: has no {name}, which this model reads: it is given zeros for them")
         return cloud
 
