@@ -168,6 +168,8 @@ def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyP
     x = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
     found = nearest(x, Packing((n,)), 8)
     assert max(compared) <= neighbours.ROOM and sum(compared) < n * n / 50
+    compared.clear()
+    assert torch.equal(nearest_by_cells(x, x, 8, 2**16), found) and max(compared) <= 2**16
     some = torch.arange(0, n, 997)
     assert torch.equal(found[some], nearest(x, Packing((n,)), 8, x[some], Packing((len(some),))))
 

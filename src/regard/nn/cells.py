@@ -82,7 +82,7 @@ def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
     if len(places) <= SAMPLE or len(places) <= count:
         _all(places, queries, count, room, torch.arange(len(queries), device=places.device), found)
         return found
-    edge, left = _first_edge(places, queries, count), torch.arange(len(queries), device=places.device)
+    edge, left = _first_edge(places, queries, count, room), torch.arange(len(queries), device=places.device)
     # a place that is no number lies in no cell, and nobody would ever be sure
     while len(left) * len(places) > room and math.isfinite(edge):
         grid = Grid.of(places, edge)
@@ -101,10 +101,14 @@ def _all(places: Tensor, queries: Tensor, count: int, room: int, left: Tensor, f
         found[rows] = smallest(distances, count, names)[1]
 
 
-def _first_edge(places: Tensor, queries: Tensor, count: int) -> float:
+def _first_edge(places: Tensor, queries: Tensor, count: int, room: int) -> float:
     some = queries[:: max(len(queries) // SAMPLE, 1)][:SAMPLE]
-    distances = squared(some[:, None].unbind(-1), places.unbind(-1))
-    last = distances.topk(count, largest=False).values[:, -1].double().sqrt_().sort().values
+    held = places.unbind(-1)
+    farthest = [
+        squared(rows[:, None].unbind(-1), held).topk(count, largest=False).values[:, -1]
+        for rows in torch.split(some, max(room // len(places), 1))
+    ]
+    last = torch.cat(farthest).double().sqrt_().sort().values
     # where points lie close together in some parts and far apart in others, the close ones are served first
     usual = min(FIRST * float(last[len(last) // 2]), CLOSE * float(last[len(last) // 10]))
     spread = float((places.amax(0) - places.amin(0)).max())
