@@ -134,9 +134,11 @@ class Grid:
     @classmethod
     def of(cls, places: Tensor, edge: float) -> Grid:
         exact = places.double()
-        low, spread = exact.amin(0), exact.amax(0) - exact.amin(0)
-        edge = max(edge, float(spread.max()) / MOST)
-        cells = ((exact - low) / edge).floor_().long() + 1
+        low = exact.amin(0)
+        if float((exact.amax(0) - low).max()) > MOST * edge:
+            # one far-off point shall not make cells wide for all: what lies beyond the grid counts to its outermost cells
+            low = torch.maximum(low, exact.median(0).values - MOST / 2 * edge)
+        cells = ((exact - low) / edge).floor_().clamp_(0, MOST - 1).long() + 1
         shape = cells.amax(0) + 2
         keys, order = ((cells[:, 0] * shape[1] + cells[:, 1]) * shape[2] + cells[:, 2]).sort(stable=True)
         return cls(edge, low, shape, keys, order, tuple(axis[order] for axis in places.unbind(-1)))
