@@ -58,7 +58,7 @@ def test_shares_are_the_weights_of_the_attention_averaged_over_channels(task: st
 
 def test_a_point_is_asked_by_its_number_or_by_where_it_is() -> None:
     whole = Cloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
-    assert asked_point(whole, 2) == 2 and asked_point(whole, (101.2, 0.1, 0)) == 1
+    assert asked_point(whole, 2) == asked_point(whole, np.int64(2)) == 2 and asked_point(whole, (101.2, 0.1, 0)) == 1
     assert asked_point(whole, None) == 0, "the one in the middle"
     for at, said in ((3, "there is no point 3: the cloud has 3, counted from 0"), ((1, 2), "not \\(1, 2\\)")):
         with pytest.raises(RegardError, match=said):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,10 +161,13 @@ def test_grains_have_one_shape_where_every_cloud_has_enough_points() -> None:
 
 
 def test_labels_go_with_their_points_through_all_that_is_done_to_a_cloud() -> None:
-    """Which side of x = 0 a point lies on tells its label, and a reflection would show."""
+    """What is read of a point lies where the point of the cloud does, and has its label."""
     chosen, some, config = encoded("segment", "rooms#samples=2,points=200", Points(60, "centred", voxel=0.1), drop=0.5)
     (_, rows_of) = chosen.plan(some, config, 2, 1, False).grain(0)
     batch = chosen.collate(some, rows_of, config)
+    for whole, x, at in chosen.gathered(some, rows_of):
+        moved = x[:, :3] - whole.places[at]
+        assert np.abs(moved - moved[0]).max() < 1e-5 and 0 < len(at) < 60
     found = zip(rows_of[:, 0], chosen.gathered(some, rows_of), strict=True)
     right = [chosen.right(some, int(n), whole)[at] for n, (whole, _, at) in found]
     assert torch.equal(batch.labels, torch.from_numpy(np.concatenate(right)))
@@ -190,6 +194,28 @@ def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> N
         )
 
 
+def test_normals_turn_with_their_points(tmp_path: Path) -> None:
+    """Of a ball they point where the points are."""
+    places = RANDOM.normal(size=(50, 3))
+    places /= np.linalg.norm(places, axis=1, keepdims=True)
+    places = np.concatenate([places, -places]).astype(np.float32)  # its middle is its mean
+    write_ply(tmp_path / "ball.ply", Cloud(places, normals=places))
+    chosen: Any = find_task("classify", "points")
+    sample, config = CloudFile(str(tmp_path / "ball.ply"), "a"), replace(find_system("point").config(), inputs=3)
+    some = chosen.encode([sample], Points(0, features=("normals",)), config, 1, Data(turn="any"), ("a", "b"))
+    ((_, x, _),) = chosen.gathered(some, np.array([[0, 7]]))
+    assert np.allclose(x[:, :3], x[:, 3:], atol=1e-5) and not np.allclose(x[:, :3], places, atol=0.1)
+
+
+def test_scans_of_one_name_and_size_are_told_apart(tmp_path: Path) -> None:
+    chosen, places = find_task("segment", "points"), RANDOM.normal(size=(2, 20, 3)).astype(np.float32)
+    for number, folder in enumerate(("one", "two", "copy")):
+        (tmp_path / folder).mkdir()
+        write_ply(tmp_path / folder / "points.ply", Cloud(places[number % 2]))
+    one, two, copy = (chosen.key(CloudFile(str(tmp_path / name / "points.ply"))) for name in ("one", "two", "copy"))
+    assert one == copy != two
+
+
 def test_clouds_that_fit_are_read_once() -> None:
     read: list[int] = []
     small = cloud(10)
@@ -202,6 +228,30 @@ def test_clouds_that_fit_are_read_once() -> None:
     for number in (1, 2, 3, 1, 2, 3):
         shelf(number, lambda number=number: of(number))  # type: ignore[misc]
     assert read == [1, 2, 3, 3], "the third has no room"
+
+
+def test_workers_share_the_room_that_clouds_may_take() -> None:
+    small = cloud(10)
+    shelf = Shelf(4 * bytes_of(small), workers=2)
+    shelf.maker = -1  # as seen by a process that was forked
+    for number in range(4):
+        shelf(number, lambda: small)
+    assert list(shelf.clouds) == [0, 1], "each of two keeps half"
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_tensors_are_asked_whatever_they_are_made_of(kind: torch.dtype) -> None:
+    model = made("classify")
+    x = (8 * torch.rand(60, 3)).to(kind)
+    asked = x.clone().requires_grad_() if kind.is_floating_point else x
+    assert model.answer(asked).scores == model.answer(x.double().numpy()).scores
+
+
+def test_points_that_are_nowhere_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).random((60, 3))
+    x[[3, 7]] = np.nan
+    assert len(made("segment").answer(x).extra["classes"]) == 58
+    assert "a cloud: 2 points are nowhere" in capsys.readouterr().err
 
 
 def test_where_a_cloud_lies_is_kept_with_what_is_called_how_in_it() -> None:
@@ -404,22 +454,15 @@ def test_training_goes_on_from_a_run_with_its_own_points(runs: dict[str, Path], 
 
 
 def test_one_bad_cloud_ends_no_training_and_is_named(scans: Path, tmp_path: Path, capfd: Any) -> None:
-    held = {row["cloud"] for row in evaluate(_trained(scans, tmp_path / "first"), device="cpu").rows}
-    bad = next(path for path in sorted(scans.glob("*/*.ply")) if str(path) not in held)
-    bad.write_bytes(b"ply\nnonsense" + bytes(len(bad.read_bytes()) - 12))
-    capfd.readouterr()
-    _trained(scans, tmp_path / "second")
-    assert f"left out: {bad}" in capfd.readouterr().err
-    for path in scans.glob("*/*.ply"):
-        if str(path) not in held:
-            path.write_bytes(b"ply\nnonsense")
+    valid = shutil.copytree(scans, tmp_path / "valid")
+    clouds = sorted(scans.glob("*/*.ply"))
+    clouds[0].write_bytes(b"ply\nnonsense")
+    train("classify", str(scans), tmp_path / "first", "data.points=20", valid=str(valid))
+    assert f"left out: {clouds[0]}" in capfd.readouterr().err
+    for path in clouds:
+        path.write_bytes(b"ply\nnonsense")
     with pytest.raises(DataError, match="ply"):
-        _trained(scans, tmp_path / "third")
-
-
-def _trained(scans: Path, out: Path) -> Path:
-    train("classify", str(scans), out, "data.share=0.3", "data.points=20")
-    return out
+        train("classify", str(scans), tmp_path / "second", "data.points=20", valid=str(valid))
 
 
 def test_answers_to_files_are_left_as_labelled_clouds_and_pages(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -141,6 +141,33 @@ def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
     assert torch.equal(nearest_by_cells(x, x, 12, 10_000), wanted)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_places_that_are_no_numbers_do_not_keep_the_search_from_ending(bad: float) -> None:
+    places = torch.full((2100, 3), bad)
+    assert nearest(places, Packing((2100,)), 4).shape == (2100, 4)
+
+
+def test_a_point_far_off_does_not_make_cells_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = 1e-3 * torch.rand(4000, 3, generator=torch.Generator().manual_seed(0))
+    for number, far in ((7, (1e5, 0, 0)), (8, (-1e5, 3, 0)), (1500, (-1e5, 3, 1e-3)), (9, (0, 0, 1e6))):
+        x[number] = torch.tensor(far)
+    wanted, compared, real = _all_pairs(x, 8), [0], cells.squared
+
+    def squared(a: Any, b: Any) -> Tensor:
+        made = real(a, b)
+        compared[0] += made.numel()
+        return made
+
+    monkeypatch.setattr(cells, "squared", squared)
+    assert torch.equal(nearest_by_cells(x, x, 8, 2**16), wanted)
+    assert compared[0] < len(x) ** 2 / 4
+
+
+def _all_pairs(x: Tensor, count: int) -> Tensor:
+    far = (x[:, None] - x).square()
+    return (far[..., 0] + far[..., 1] + far[..., 2]).sort(dim=1, stable=True).indices[:, :count]
+
+
 def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
     x = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0], [-0.0, 0, 0], [0, 0, 0], [1, 0, 0]])
     kept = few_of_each(x, 2)
@@ -162,6 +189,8 @@ def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyP
     x = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
     found = nearest(x, Packing((n,)), 8)
     assert max(compared) <= neighbours.ROOM and sum(compared) < n * n / 50
+    compared.clear()
+    assert torch.equal(nearest_by_cells(x, x, 8, 2**16), found) and max(compared) <= 2**16
     some = torch.arange(0, n, 997)
     assert torch.equal(found[some], nearest(x, Packing((n,)), 8, x[some], Packing((len(some),))))
 

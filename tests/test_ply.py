@@ -104,6 +104,30 @@ def test_colours_of_more_than_bytes_become_bytes() -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
+def test_bytes_that_are_all_dark_stay_dark(order: str) -> None:
+    dark = {name: np.array([0, 1, 1], "u1") for name in ("red", "green", "blue")}
+    assert read_cloud(ply({**bare(3), **dark}, order)).colours.max() == 1  # type: ignore[union-attr]
+
+
+def test_lists_of_vertices_in_text_are_refused_for_what_they_are() -> None:
+    head = b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float y\nproperty float z\n"
+    with pytest.raises(DataError, match="lists of numbers"):
+        read_cloud(head + b"property list uchar int more\nend_header\n0 0 0 1 5\n")
+
+
+@pytest.mark.parametrize("order", ["<", ""])
+def test_faces_may_stand_before_their_vertices(order: str) -> None:
+    head = (
+        f"ply\nformat {ORDERS[order]} 1.0\nelement face 1\nproperty list uchar int vertex_indices\nelement vertex 3\n"
+    )
+    head += "property float x\nproperty float y\nproperty float z\nend_header\n"
+    corners = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]], "<f4")
+    body = struct.pack("<B3i", 3, 0, 1, 2) + corners.tobytes() if order else b"3 0 1 2\n0 0 0\n1 0 0\n0 1 0\n"
+    found = read_cloud(head.encode() + body)
+    assert found.sampled and (found.normals == [0, 0, 1]).all()
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_faces_make_a_mesh_and_many_corners_are_cut_into_triangles(order: str) -> None:
     rows = ([0, 2, 2, 0, 9], [0, 0, 2, 2, 9], [1] * 5)
     square = {name: np.array(row, "f4") for name, row in zip("xyz", rows, strict=True)}

@@ -65,18 +65,19 @@ def read_ply(content: bytes, columns: Columns | None = None) -> Raw:
     if not any(element.name == "vertex" for element in wanted):
         raise Wrong("holds no vertices.", "A cloud has an element 'vertex' with the properties x, y and z.")
     vertex: Mapping[str, NDArray[Any]] = {}
-    faces: NDArray[np.int64] | None = None
+    corners: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     reader = _Text(content, heading) if not heading.order else _Bytes(content, heading)
     for element in heading.elements:
         values, lists = reader.take(element)
         if element.name == "vertex":
             vertex = values
         elif element.name == "face" and element.many:
-            corners = next((name for name in CORNERS if name in lists), None)
-            faces = None if corners is None else fans(*lists[corners], len(vertex[next(iter(vertex))]) if vertex else 0)
+            corners = next((lists[name] for name in CORNERS if name in lists), None)
         wanted = [other for other in wanted if other is not element]
         if not wanted:
             break  # what follows is not asked for
+    # faces may stand before the vertices that they name
+    faces = None if corners is None else fans(*corners, len(vertex[next(iter(vertex))]) if vertex else 0)
     return _raw(vertex, faces, heading.classes, columns)
 
 
@@ -256,7 +257,11 @@ class _Text:
         self.at += element.many
         if not element.lists:
             table = rows_of(taken, first, len(element.order), f"a '{element.name}'")
-            return {name: table[:, place] for place, name in enumerate(element.order)}, {}
+            return {
+                name: _as_said(table[:, place], element.fixed[name]) for place, name in enumerate(element.order)
+            }, {}
+        if element.name == "vertex":
+            raise Wrong("its vertices have lists of numbers, which are read as bytes only.", "Write it as binary PLY.")
         if element.name != "face":
             return {}, {}
         return {}, self._lists(element, taken, first)
@@ -279,6 +284,15 @@ class _Text:
             except (ValueError, IndexError) as error:
                 raise Wrong(f"'{text[:60]}' is no '{element.name}'.", "It is cut off or damaged.", line) from error
         return {name: (np.array(many, np.int64), np.array(all_of, np.int64)) for name, (many, all_of) in found.items()}
+
+
+def _as_said(values: NDArray[np.float64], kind: str) -> NDArray[Any]:
+    """Whole numbers where the heading says so, and they are: colours of 0 and 1 are bytes then, and no shares."""
+    if kind[0] == "f" or not np.isfinite(values).all():
+        return values
+    limits = np.iinfo(kind)
+    fits = (values == np.rint(values)) & (values >= limits.min) & (values <= min(limits.max, 2**53))
+    return values.astype(kind) if fits.all() else values
 
 
 # -- writing

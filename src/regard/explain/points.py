@@ -113,10 +113,10 @@ def explain_cloud(model: Asked, source: Any, target: str | None = None, at: Plac
 
 def asked_point(cloud: Cloud, at: Place | None) -> int:
     """The number of the point that is meant."""
-    if isinstance(at, int):
+    if isinstance(at, int | np.integer):
         if not 0 <= at < len(cloud):
             raise RegardError(f"there is no point {at}: the cloud has {len(cloud):,}, counted from 0.")
-        return at
+        return int(at)
     if at is not None and len(at) != 3:
         raise RegardError(f"a point is its number, or where it is (x, y, z), not {at}.")
     wanted = cloud.places.mean(0) if at is None else np.asarray(at, dtype=np.float64) - cloud.origin

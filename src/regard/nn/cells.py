@@ -8,6 +8,7 @@ sorted list: three that lie above each other follow each other there, so that 27
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -81,8 +82,9 @@ def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
     if len(places) <= SAMPLE or len(places) <= count:
         _all(places, queries, count, room, torch.arange(len(queries), device=places.device), found)
         return found
-    edge, left = _first_edge(places, queries, count), torch.arange(len(queries), device=places.device)
-    while len(left) * len(places) > room:
+    edge, left = _first_edge(places, queries, count, room), torch.arange(len(queries), device=places.device)
+    # a place that is no number lies in no cell, and nobody would ever be sure
+    while len(left) * len(places) > room and math.isfinite(edge):
         grid = Grid.of(places, edge)
         sure = grid.search(queries, left, count, room, found)
         left, edge = left[~sure], 2 * grid.edge
@@ -99,10 +101,14 @@ def _all(places: Tensor, queries: Tensor, count: int, room: int, left: Tensor, f
         found[rows] = smallest(distances, count, names)[1]
 
 
-def _first_edge(places: Tensor, queries: Tensor, count: int) -> float:
+def _first_edge(places: Tensor, queries: Tensor, count: int, room: int) -> float:
     some = queries[:: max(len(queries) // SAMPLE, 1)][:SAMPLE]
-    distances = squared(some[:, None].unbind(-1), places.unbind(-1))
-    last = distances.topk(count, largest=False).values[:, -1].double().sqrt_().sort().values
+    held = places.unbind(-1)
+    farthest = [
+        squared(rows[:, None].unbind(-1), held).topk(count, largest=False).values[:, -1]
+        for rows in torch.split(some, max(room // len(places), 1))
+    ]
+    last = torch.cat(farthest).double().sqrt_().sort().values
     # where points lie close together in some parts and far apart in others, the close ones are served first
     usual = min(FIRST * float(last[len(last) // 2]), CLOSE * float(last[len(last) // 10]))
     spread = float((places.amax(0) - places.amin(0)).max())
@@ -128,9 +134,11 @@ class Grid:
     @classmethod
     def of(cls, places: Tensor, edge: float) -> Grid:
         exact = places.double()
-        low, spread = exact.amin(0), exact.amax(0) - exact.amin(0)
-        edge = max(edge, float(spread.max()) / MOST)
-        cells = ((exact - low) / edge).floor_().long() + 1
+        low = exact.amin(0)
+        if float((exact.amax(0) - low).max()) > MOST * edge:
+            # one far-off point shall not make cells wide for all: what lies beyond the grid counts to its outermost cells
+            low = torch.maximum(low, exact.median(0).values - MOST / 2 * edge)
+        cells = ((exact - low) / edge).floor_().clamp_(0, MOST - 1).long() + 1
         shape = cells.amax(0) + 2
         keys, order = ((cells[:, 0] * shape[1] + cells[:, 1]) * shape[2] + cells[:, 2]).sort(stable=True)
         return cls(edge, low, shape, keys, order, tuple(axis[order] for axis in places.unbind(-1)))

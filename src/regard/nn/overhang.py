@@ -24,6 +24,8 @@ LENGTHS = (257, 1041)
 """Lengths, from and to, at which it was measured to be faster than cuDNN's; shorter rows lose more at the queries' end."""
 ENOUGH = 2048
 """Tiles of queries that keep all of a GPU at work."""
+MOST = 65_535
+"""Rows times heads that CUDA starts programs for along one side of a grid."""
 
 
 @triton.jit
@@ -112,4 +114,4 @@ def serves(q: Tensor, k: Tensor) -> bool:
         return False
     over = 0 < length % TILE <= NARROW and LENGTHS[0] <= length <= LENGTHS[1] and k.shape[-2] == length
     halves = q.dtype in (torch.bfloat16, torch.float16) and width in WIDTHS
-    return over and halves and batch * heads * (length // TILE) >= ENOUGH
+    return over and halves and batch * heads <= MOST and batch * heads * (length // TILE) >= ENOUGH

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,8 @@ ROOM = 2**17
 """Points that are looked at together where nothing learns from them."""
 ROUND = 128
 """The longest cloud of a batch is told as a multiple of this where they differ, so that compiled code sees few."""
+BEGUN = 2**14
+"""Bytes of a file that it is known again by."""
 COLUMNS = 2**16 - 2
 """Stands before what is called how in a file, where a person said it."""
 SHAKEN = ("data.turn", "data.scale", "data.shift", "data.jitter", "data.drop")
@@ -86,6 +89,11 @@ class Clouded(Made, Opened):
     def listed(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[CloudFile | Empty]:
         """Clouds that a table names; what it says of them is not read."""
         return asked_clouds_of(entry, columns, complain)
+
+    def key(self, sample: CloudFile) -> str:
+        """Clouds of as many points are as many bytes, and each may lie as points.ply in a folder of its own: so what they
+        begin with tells them apart too."""
+        return f"{super().key(sample)}\0{_begun(sample)}"
 
     def row(self, sample: CloudFile) -> np.ndarray:
         return row_of_cloud(sample)
@@ -146,7 +154,10 @@ class Clouded(Made, Opened):
         self, reader: Points, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()
     ) -> Gathering:
         check_reader(reader, config)
-        return Gathering(reader, STILL if data is None else replace(self.shaken(data), up=reader.up), tuple(labels))
+        if data is None:
+            return Gathering(reader, STILL, tuple(labels))
+        shelf = Shelf(workers=data.workers if data.workers >= 0 else 2)  # as many as there may be
+        return Gathering(reader, replace(self.shaken(data), up=reader.up), tuple(labels), shelf)
 
     def shaken(self, data: Data) -> Shaking:
         return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, data.up)
@@ -210,16 +221,20 @@ class Clouded(Made, Opened):
         are what the model reads."""
         if isinstance(item, Cloud):
             cloud = item
-        elif isinstance(item, np.ndarray | Tensor):
-            cloud = cloud_from(np.asarray(item), points)
+        elif isinstance(item, Tensor):
+            cloud = cloud_from(item.detach().to("cpu", torch.float64).numpy(), points)
+        elif isinstance(item, np.ndarray):
+            cloud = cloud_from(item, points)
         else:
             source = item if isinstance(item, bytes) else os.fspath(item)
             if isinstance(source, str) and cloud_recipe_of(source) is None:
                 existing(source)  # else the nearest name is told
             cloud = read_cloud(source, points=of_mesh(points))
+        where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
+        if cloud.dropped:
+            tell(f"{where}: {cloud.dropped:,} points are nowhere (NaN or infinite): the answer is without them")
         for name in points.features:
             if getattr(cloud, name) is None:
-                where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
                 tell(f"{where}: has no {name}, which this model reads: it is given zeros for them")
         return cloud
 
@@ -294,6 +309,17 @@ def check_reader(reader: Points, config: Any) -> None:
             f"the model reads {config.inputs} numbers beside the places of points, and by its {FILE} there are "
             f"{reader.width - 3}: they do not belong together. A folder brings both; leave model.inputs and data.features out."
         )
+
+
+def _begun(sample: CloudFile) -> int:
+    """A sum of the first bytes of its file; 0 where there is none."""
+    if sample.content:
+        return zlib.crc32(sample.content[:BEGUN])
+    try:
+        with open(sample.source, "rb") as file:
+            return zlib.crc32(file.read(BEGUN))
+    except OSError:
+        return 0
 
 
 def _size(path: str) -> int:
