@@ -30,7 +30,7 @@ from regard.runs.evaluating import evaluate
 from regard.runs.kinds import task_for
 from regard.systems import find_system
 from regard.tasks import GATHERING, find_task, means
-from regard.tasks.clouded import file_of, packed, packs, row_of_cloud
+from regard.tasks.clouded import Clouded, file_of, packed, packs, row_of_cloud
 from regard.tasks.partition import right_of
 from regard.waists import IGNORE, Batch
 from tiny import near
@@ -106,7 +106,7 @@ def test_settings_of_clouds_mean_something_to_clouds_alone() -> None:
     "setting, said",
     [
         ("data.points=-2", r"data\.points must be at least 0"),
-        ("data.voxel=-1", r"data\.voxel must be at least 0"),
+        ("data.voxel=-2", r"data\.voxel must be at least 0"),
         ("data.scale=2,1", r"data\.scale is the least and the largest factor"),
         ("data.drop=1", r"data\.drop must be at least 0 and below 1"),
         ("data.features=weight", "features are colours and normals"),
@@ -480,3 +480,12 @@ def test_answers_to_files_are_left_as_labelled_clouds_and_pages(runs: dict[str, 
     strange = model.answer(replace(scene, labels=np.full(len(scene), 77), classes=()))
     assert "right" not in strange.extra, "labels that mean something else are no truth"
     json.dumps(answer.value)
+
+
+def test_what_a_folder_brings_stays_until_something_else_is_said() -> None:
+    """Also back to what a new model has: all points, whole clouds, z upwards."""
+    task, brought = find_task("segment", "points"), Points(2048, "floor", voxel=0.04, block=4.0, up="y")
+    assert isinstance(task, Clouded)
+    assert task.suited(brought, None, Data()) == brought
+    said = task.suited(brought, None, Data(voxel=0.0, block=0.0, up="z", points=0, frame="centred", features=("none",)))
+    assert said == Points(0, "centred")

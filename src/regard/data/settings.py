@@ -52,12 +52,14 @@ class Data:
     frame: Literal["auto", "unit", "centred", "floor"] = "auto"
     """where clouds are laid. unit: their mean at 0, the farthest point at 1; centred: their mean at 0; floor: their mean in the
     plane at 0, and the lowest point; auto: unit to classify, floor to segment"""
-    voxel: float = 0.0
-    """edge of cells of which one point each is kept, in the unit of the files; 0: all are"""
-    block: float = 0.0
-    """side of upright columns that scenes are cut into, in the unit of the files; 0: clouds stay whole"""
-    up: Literal["x", "y", "z"] = "z"
-    """the axis of clouds that points upwards"""
+    voxel: float = -1.0
+    """edge of cells of which one point each is kept, in the unit of the files; 0: all are; -1: as the model has it, and all
+    of a new one"""
+    block: float = -1.0
+    """side of upright columns that scenes are cut into, in the unit of the files; 0: clouds stay whole; -1: as the model has
+    it, and whole for a new one"""
+    up: Literal["auto", "x", "y", "z"] = "auto"
+    """the axis of clouds that points upwards; auto: as the model has it, z of a new one"""
     features: tuple[str, ...] = ("auto",)
     """what is read beside the places of points: colours, normals; none: nothing; auto: what the clouds have"""
     turn: Literal["none", "up", "any"] = "none"
@@ -92,6 +94,9 @@ class Data:
                 raise SettingError(f"data.{name} must be at least 1, not {getattr(self, name)}.")
         if self.points < -1:
             raise SettingError(f"data.points must be at least 0, or -1 for a sensible number, not {self.points}.")
+        for name in ("voxel", "block"):
+            if getattr(self, name) < 0 and getattr(self, name) != -1:
+                raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
         if self.workers < -1:
             raise SettingError(f"data.workers must be at least 0, or -1 for a sensible number, not {self.workers}.")
         if self.stride < 0:

@@ -76,6 +76,10 @@ class Config:
         check_relative(self)
         if self.shift < 0:
             raise SettingError(f"model.shift must be at least 0, not {self.shift}.")
+        if self.shift and self.positions == "none":
+            raise SettingError(
+                "model.shift moves positions that are added, and model.positions=none adds none: leave it out."
+            )
 
 
 PAPER = {

@@ -129,8 +129,8 @@ class Clouded(Made, Opened):
 
     def suited(self, reader: Points, config: Any, data: Data) -> Points:
         """As a person says it; what a folder brings stays where nobody says anything else."""
-        said: dict[str, Any] = {"up": data.up} if data.up != "z" else {}
-        said |= {name: value for name in ("voxel", "block") if (value := getattr(data, name))}
+        said: dict[str, Any] = {"up": data.up} if data.up != "auto" else {}
+        said |= {name: value for name in ("voxel", "block") if (value := getattr(data, name)) >= 0}
         said |= {"count": data.points} if data.points >= 0 else {}
         said |= {"frame": data.frame} if data.frame != "auto" else {}
         if data.features != ("auto",):
@@ -160,7 +160,7 @@ class Clouded(Made, Opened):
         return Gathering(reader, replace(self.shaken(data), up=reader.up), tuple(labels), shelf)
 
     def shaken(self, data: Data) -> Shaking:
-        return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, data.up)
+        return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, "z" if data.up == "auto" else data.up)
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
         """Clouds that all fit on the shelf are read here, before workers are made: so they share them. Grains have one shape
@@ -197,7 +197,14 @@ class Clouded(Made, Opened):
 
     def opened(self, encoded: Encoded, number: int) -> Cloud:
         how: Gathering = encoded.how
-        return how.shelf(number, lambda: file_of(encoded.sides["cloud"][number]).read(points=of_mesh(how.points)))
+
+        def read() -> Cloud:
+            file = file_of(encoded.sides["cloud"][number])
+            cloud = file.read(points=of_mesh(how.points))
+            tell_of_lacks(cloud, how.points, file.source or "a cloud")
+            return cloud
+
+        return how.shelf(number, read)
 
     def gathered(self, encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[Cloud, np.ndarray, np.ndarray]]:
         """Of each row the cloud, what is read of it (n, 3 + F), and which of its points these are (n,)."""
@@ -233,10 +240,15 @@ class Clouded(Made, Opened):
         where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
         if cloud.dropped:
             tell(f"{where}: {cloud.dropped:,} points are nowhere (NaN or infinite): the answer is without them")
-        for name in points.features:
-            if getattr(cloud, name) is None:
-                tell(f"{where}: has no {name}, which this model reads: it is given zeros for them")
+        tell_of_lacks(cloud, points, where)
         return cloud
+
+
+def tell_of_lacks(cloud: Cloud, points: Points, where: str) -> None:
+    """What a model reads and a cloud has not."""
+    for name in points.features:
+        if getattr(cloud, name) is None:
+            tell(f"{where}: has no {name}, which this model reads: it is given zeros for them")
 
 
 def of_mesh(points: Points) -> int:

@@ -7,6 +7,7 @@ every point has the mean of what all columns said of it, and those that were thi
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from regard.data.cloud import Cloud
 from regard.data.cloud_labels import classes_beside, classes_inside, find_cloud_classes, numbered, seen_cloud_classes
+from regard.data.cloud_recipes import cloud_recipe_of
 from regard.data.clouds import CloudFile, iterate_labelled_clouds
 from regard.data.masks import Classes
 from regard.data.rows import Empty
@@ -242,10 +244,17 @@ def _short(source: str) -> str:
     return source if "#" in source else Path(source).stem
 
 
-@functools.lru_cache(maxsize=4096)
 def beside(source: str) -> Classes | None:
-    """The classes that a file beside a cloud names, or that it is made of, looked for once. The highest numbers are void."""
-    found = classes_beside(source) if source else None
+    """The classes that a file beside a cloud names, or that it is made of. The highest numbers are void."""
+    if not source:
+        return None
+    return _beside(source if cloud_recipe_of(source) else os.path.dirname(os.path.abspath(os.path.expanduser(source))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _beside(folder: str) -> Classes | None:
+    """Looked for once in a folder, not for every cloud."""
+    found = classes_beside(folder)
     return None if found is None else replace(found, void=tuple({*found.void, *HIGHEST} - set(found.values)))
 
 

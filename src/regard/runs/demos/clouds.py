@@ -28,8 +28,8 @@ class Rooms(Demo):
     out = "runs/demo-clouds"
     metric = "miou"
     settings = (
-        "data.points=2048", "data.turn=up", "data.jitter=0.005", "train.passes=0", "train.steps=300", "train.clouds=4",
-        "train.rate=4e-3", "train.every=100", "train.log=10", "data.score=16",
+        "data.features=none", "data.points=2048", "data.turn=up", "data.jitter=0.005", "train.passes=0", "train.steps=300",
+        "train.clouds=4", "train.rate=4e-3", "train.every=100", "train.log=10", "data.score=16",
     )  # fmt: skip
     given = "cloud"
     titles = {  # noqa: RUF012
