@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from encoders import encoder
+from regard.errors import RegardError
 from regard.model import Model
 from regard.runs.given import files, given
 from regard.tasks import TASKS, find_task
@@ -218,3 +220,25 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
     assert glimpse("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
     assert "scores of 1 text are rough" in rough(TASKS["classify"], 1)
     assert "5.0 points" in rough(TASKS["tag"], 20) and not rough(TASKS["tag"], 100) and not rough(TASKS["mask"], 3)
+
+
+@pytest.mark.parametrize("begins", ["ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"])
+def test_a_cloud_that_is_piped_in_is_told_of_once(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input holds paths, one a line."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(begins))
+    with pytest.raises(RegardError, match="name that file"):
+        list(given(find_task("segment", "points"), []))
+
+
+def test_paths_are_read_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in ([], ["-"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{tmp_path / 'a.ply'}\n{tmp_path / 'b.ply'}\n"))
+        found = [Path(one.value).name for one in given(find_task("segment", "points"), words)]
+        assert found == ["a.ply", "b.ply"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("room.ply", "point cloud"), ("cat.png", "picture")])
+def test_a_model_of_text_is_not_asked_a_file_of_another_kind(name: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"ply\n")
+    with pytest.raises(RegardError, match=f"is a {kind}, and this model reads text"):
+        list(given(find_task("recall"), [str(tmp_path / name)]))

@@ -30,6 +30,7 @@ from regard.data.masks import Classes
 from regard.data.ply import write_ply
 from regard.data.rows import Empty
 from regard.errors import DataError, RegardError, UnknownName
+from regard.runs.kinds import task_for
 
 
 def save(path: Path, seed: int = 0, labels: bool = False) -> Path:
@@ -195,6 +196,10 @@ def test_what_is_of_clouds_is_known_before_it_is_read(classed: Path, tmp_path: P
     (tmp_path / "texts.csv").write_text("text,label\nhello,x\n")
     (tmp_path / "clouds.csv").write_text("cloud,label\na.ply,x\n")
     (tmp_path / "images.csv").write_text("image,label\na.png,x\n")
+    (tmp_path / "files.csv").write_text("file,class\nparts/a.obj,x\n")
+    (tmp_path / "files.jsonl").write_text('{"path": "a.ply", "label": "x"}\n')
+    (tmp_path / "photos.csv").write_text("file,class\na.png,x\n")
+    (tmp_path / "texts.jsonl").write_text('{"text": "hello", "label": "x"}\n')
     save(tmp_path / "numbers/one/a.npy")
     yes = (
         "solids",
@@ -203,10 +208,22 @@ def test_what_is_of_clouds_is_known_before_it_is_read(classed: Path, tmp_path: P
         str(classed / "chair/a.ply"),
         tmp_path / "clouds.csv",
         tmp_path / "numbers",
+        tmp_path / "files.csv",
+        tmp_path / "files.jsonl",
     )
-    no = (tmp_path / "pictures", tmp_path / "texts.csv", tmp_path / "images.csv", tmp_path / "none", "copy#longest=3")
+    no = (
+        tmp_path / "photos.csv",
+        tmp_path / "texts.jsonl",
+        tmp_path / "pictures",
+        tmp_path / "texts.csv",
+        tmp_path / "images.csv",
+        tmp_path / "none",
+        "copy#longest=3",
+    )
     assert [is_clouds(str(entry)) for entry in (*yes, *no)] == [True] * len(yes) + [False] * len(no)
     assert is_clouds(str(tmp_path / "texts.csv"), {"cloud": "text"})
+    assert task_for("classify", None, [str(tmp_path / "photos.csv")], None).reads == "pictures"
+    assert task_for("classify", None, [str(tmp_path / "texts.jsonl")], None).reads == "text"
 
 
 # -- classes of points

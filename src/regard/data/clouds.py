@@ -27,7 +27,7 @@ from regard.data.files import Complain, existing, refuse
 from regard.data.picture_tables import CALLED, Inside, iterate_table
 from regard.data.pictures import refuse_splits
 from regard.data.point_columns import NAMES
-from regard.data.rows import OBJECTS, PARQUET, TABS, Empty, format_of, heading
+from regard.data.rows import OBJECTS, PARQUET, TABS, Empty, first_value, format_of, heading
 from regard.data.samples import everything, settled
 from regard.data.triangles import LEAST
 from regard.data.walking import subfolder, walk
@@ -112,6 +112,8 @@ def asked_clouds_of(entry: str, columns: Columns = None, complain: Complain = re
 
 SURELY = CALLED["cloud"][:5]
 """Columns of a table that are taken for clouds; the other words may mean files of any kind."""
+SOLELY = tuple(ending for ending in ENDINGS if ending not in (".txt", ".csv", ".npy"))
+"""Of files that are clouds and nothing else."""
 
 
 def is_clouds(entry: str, columns: Columns = None) -> bool:
@@ -121,13 +123,16 @@ def is_clouds(entry: str, columns: Columns = None) -> bool:
     path = os.path.expanduser(entry)
     if os.path.isdir(path):
         # the first file that is not hidden decides: of texts and tables there are others than clouds
-        sure = tuple(ending for ending in ENDINGS if ending not in (".txt", ".csv", ".npy"))
         found = (one for one in walk(path, ENDINGS) if one.fits)
         first = next(found, None)
-        return first is not None and (first.path.lower().endswith(sure) or not _pictured(path))
+        return first is not None and (first.path.lower().endswith(SOLELY) or not _pictured(path))
     if not os.path.isfile(path):
         return False
-    return _headed(path, SURELY) or (format_of(path) in ENDINGS and format_of(path) not in (".txt", ".csv"))
+    return (
+        _headed(path, SURELY)
+        or _lists_clouds(path)
+        or (format_of(path) in ENDINGS and format_of(path) not in (".txt", ".csv"))
+    )
 
 
 def _pictured(folder: str) -> bool:
@@ -205,12 +210,22 @@ def _is_table(entry: str, columns: Columns) -> bool:
 
 def _headed(entry: str, words: Sequence[str]) -> bool:
     """Whether it has columns, one of which is called by one of these."""
+    return any(name.lower() in words for name in _heading(entry))
+
+
+def _heading(entry: str) -> Sequence[str]:
     if format_of(entry) not in (".csv", *TABS, *OBJECTS, *PARQUET):
-        return False
+        return ()
     try:
-        return any(name.lower() in words for name in heading(entry))
+        return tuple(heading(entry))
     except (RegardError, OSError):  # what is wrong with it is said where it is read
-        return False
+        return ()
+
+
+def _lists_clouds(entry: str) -> bool:
+    """Whether a column that may mean files of any kind begins with one of a cloud."""
+    unsure = [name for name in _heading(entry) if name.lower() in CALLED["cloud"][len(SURELY) :]]
+    return any(format_of(first_value(entry, name)) in SOLELY for name in unsure)
 
 
 def _rows(

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from regard.data.columns import Wanted, listed, short
 from regard.data.files import Complain, existing, lines, refuse
 from regard.data.parquet import parquet_names, parquet_rows
-from regard.errors import DataError, UnknownColumn
+from regard.errors import DataError, RegardError, UnknownColumn
 
 T = TypeVar("T")
 Row = tuple[int, dict[str, Any]]
@@ -95,6 +95,16 @@ def heading(entry: str) -> dict[str, bool]:
     cells = _comma_cells(path, deaf) if kind == ".csv" else _tab_cells(path, deaf)
     first = next((row for _, row in cells if any(map(str.strip, row))), [])
     return {cell.strip(): True for cell in first}
+
+
+def first_value(entry: str, column: str) -> str:
+    """What stands first in a column of a table; nothing where it cannot be read."""
+    deaf: Complain = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    try:
+        _, row = next(iterate_rows(entry, ("value",), {"value": column}, deaf, numbers=("value",)), (0, {}))
+    except (RegardError, OSError):
+        return ""
+    return str(row.get("value") or "")
 
 
 def format_of(path: str | Path) -> str:

@@ -19,10 +19,14 @@ from regard.inputs.points import Points
 from regard.nn.watch import watch
 from regard.tasks.asked import Asked
 from regard.tasks.clouded import packed
+from regard.tasks.opened import tell
 from regard.waists import Batch, Look, States
 
 EACH = 4096
 """Points of a level up to which it is kept what each of them looked at; of larger ones that of the one that is asked."""
+
+FAR = 0.1
+"""A point that is farther than this share of the cloud from where it was asked for is told."""
 
 Place = int | tuple[float, ...]
 """A point by its number in the file, or the nearest to a place."""
@@ -98,6 +102,8 @@ def explain_cloud(model: Asked, source: Any, target: str | None = None, at: Plac
     name = Path(source).name if isinstance(source, str) else "a cloud"
     layers = layers_of(seen.looks, levels, _rows_of(levels, cloud.places[chosen], asked))
     where = ", ".join(f"{value:.4g}" for value in cloud.places[number].astype(np.float64) + cloud.origin)
+    if isinstance(at, tuple) and (far := _away(cloud, number, at)) > FAR * float(np.ptp(cloud.places, axis=0).max()):
+        tell(f"{name}: nothing is there: point {number}, {far:.3g} away, is the nearest")
     instead = f", for which point {chosen[asked]} was read" if chosen[asked] != number else ""
     facts = {
         "asked": f"point {number} at {where}{instead}",
@@ -121,6 +127,10 @@ def asked_point(cloud: Cloud, at: Place | None) -> int:
         raise RegardError(f"a point is its number, or where it is (x, y, z), not {at}.")
     wanted = cloud.places.mean(0) if at is None else np.asarray(at, dtype=np.float64) - cloud.origin
     return int(((cloud.places - wanted) ** 2).sum(1).argmin())
+
+
+def _away(cloud: Cloud, number: int, at: tuple[float, ...]) -> float:
+    return float(np.linalg.norm(cloud.places[number] + cloud.origin - np.asarray(at, dtype=np.float64)))
 
 
 def _read(model: Asked, cloud: Cloud, points: Points, number: int) -> np.ndarray:

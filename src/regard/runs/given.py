@@ -10,10 +10,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.data.clouds import SOLELY
 from regard.data.entries import expand
 from regard.data.files import Complain, lines
 from regard.data.rows import format_of
-from regard.data.walking import walk
+from regard.data.walking import PICTURES, walk
 from regard.errors import DataError, RegardError
 from regard.tasks import Task
 from regard.tasks.opened import Opened
@@ -22,6 +23,9 @@ FILE_NAME = re.compile(r"\S+\.(txt|tsv|tab|csv|jsonl|ndjson|json|parquet|pq|conl
 """An argument of this form is taken for a file, so that a misspelt one is not translated."""
 
 STDIN = "standard input"
+
+CONTENT = re.compile(r"(ply|C?N?OFF|solid\b.*|v\s.*|#.*|[-+.\deE]+([\s,;]+[-+.\deE]+)+)$")
+"""How a file of points begins, where a path is expected."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
     if task.unprompted and not inputs:
         yield Given("")
     elif isinstance(task, Opened):
-        for entry in inputs or (line.strip() for line in sys.stdin):
+        for entry in _paths(task) if not inputs or list(inputs) == ["-"] else inputs:
             if _is_table(task, entry):
                 yield from _listed(task, entry, columns)
             else:
@@ -75,10 +79,28 @@ def given(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None =
                 yield _asked(task, entry)
             elif columns or format_of(entry) in task.tables:
                 yield from _rows(task, entry, columns)
+            elif kind := _other(entry):
+                raise RegardError(f"{entry} is a {kind}, and this model reads text.")
             else:
                 if not Path(entry).suffix:  # it could have been meant as a text
                     print(f"reading the lines of the file {entry}", file=sys.stderr)
                 yield from _lines(task, entry)
+
+
+def _paths(task: Opened) -> Iterator[str]:
+    """The lines of standard input; a file that was piped in itself is told of once, not line by line."""
+    try:
+        for number, line in enumerate(sys.stdin):
+            entry = line.strip()
+            if not number and entry and not os.path.exists(entry) and CONTENT.match(entry):
+                raise RegardError(
+                    f"standard input is read as paths, one a line, and '{entry:.40}' is how a file begins: name that file."
+                )
+            yield entry
+    except UnicodeDecodeError as error:
+        raise RegardError(
+            f"standard input is read as paths of {task.unit}, one a line, and this is no text: name the file instead."
+        ) from error
 
 
 def _opened(task: Opened, entry: str) -> Iterator[Given]:
@@ -129,6 +151,12 @@ def _is_file(task: Task, text: str) -> bool:
         task.reads == "text" or format_of(text) in task.tables
     )  # a picture has no columns
     return there or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.tables
+
+
+def _other(entry: str) -> str:
+    """What a file is that holds no text."""
+    ending = format_of(entry)
+    return "point cloud" if ending in SOLELY else "picture" if ending in PICTURES else ""
 
 
 def _asked(task: Task, text: str, place: str = "") -> Given:

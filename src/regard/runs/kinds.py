@@ -9,7 +9,8 @@ from pathlib import Path
 from regard.data.clouds import is_clouds
 from regard.data.entries import parallel
 from regard.data.picture_tables import CALLED
-from regard.data.rows import heading
+from regard.data.rows import first_value, format_of, heading
+from regard.data.walking import PICTURES as ENDINGS
 from regard.errors import RegardError
 from regard.loading import read_identity
 from regard.model import is_folder
@@ -49,7 +50,16 @@ def _pictured(entry: str, columns: Mapping[str, str]) -> bool:
     """A folder, two folders side by side, or a table that has a column of pictures."""
     if "image" in columns or any(os.path.isdir(os.path.expanduser(side)) for side in parallel(entry) or (entry,)):
         return True
-    return _has_column(entry, PICTURES)
+    return _has_column(entry, PICTURES) or _lists(entry, CALLED["image"][len(PICTURES) :])
+
+
+def _lists(entry: str, words: Sequence[str]) -> bool:
+    """Whether a column that may mean files of any kind begins with a picture."""
+    try:
+        unsure = [name for name in heading(entry) if name.lower() in words]
+    except (RegardError, OSError):
+        return False
+    return any(format_of(first_value(entry, name)) in ENDINGS for name in unsure)
 
 
 def _has_column(entry: str, names: Sequence[str]) -> bool:
