@@ -421,7 +421,7 @@ def test_a_run_learns_from_clouds_that_are_made(task: str, runs: dict[str, Path]
     )
     assert evaluate(run, device="cpu").scores == {"loss": pytest.approx(facts(run)["best"]["loss"], abs=1e-4), **scores}
     said = (run / "said.txt").read_text()
-    assert "64 points of each are read with" in said and "4 clouds a grain" in said
+    assert "up to 64 points of each are read with" in said and "4 clouds a grain" in said
 
 
 @both
@@ -489,3 +489,16 @@ def test_what_a_folder_brings_stays_until_something_else_is_said() -> None:
     assert task.suited(brought, None, Data()) == brought
     said = task.suited(brought, None, Data(voxel=0.0, block=0.0, up="z", points=0, frame="centred", features=("none",)))
     assert said == Points(0, "centred")
+
+
+def test_cells_that_leave_nothing_are_told_of(tmp_path: Path) -> None:
+    """Their edge is in the unit of the files, which is easily mistaken."""
+    said = io.StringIO()
+    for edge in (0.2, 50.0):
+        regard.train(
+            "segment", data=["rooms#samples=8,points=400"], valid=["rooms#part=valid,samples=2,points=400"], model="point-tiny",
+            out=tmp_path / str(edge), settings=[f"data.voxel={edge}", "train.passes=0", "train.steps=1", "train.clouds=2"],
+            console=Console(file=said, width=200),
+        )  # fmt: skip
+    told = [line for line in said.getvalue().splitlines() if "data.voxel and data.block leave" in line]
+    assert len(told) == 2 and "too few" not in told[0] and "leave 1 points of one: too few" in told[1]

@@ -154,12 +154,20 @@ def _presets() -> list[dict[str, Any]]:
     ]
 
 
+def _short(value: Any) -> Any:
+    """Whole configs, as of the eyes of a captioner, would make a table of hundreds of columns."""
+    return value if len(str(value)) <= WIDE else f"{str(value)[: WIDE - 2]} …"
+
+
+WIDE = 40
+
+
 def _settings() -> list[dict[str, Any]]:
     """Every setting with its default and the documentation written under its field."""
     groups = [*((name, kind, "all") for name, kind in GROUPS.items())]
     groups += [("model", system.config, system.name) for system in SYSTEMS.values()]
     return [
-        {"setting": f"{group}.{name}", "system": system, "default": getattr(kind(), name), "about": about}
+        {"setting": f"{group}.{name}", "system": system, "default": _short(getattr(kind(), name)), "about": about}
         for group, kind, system in groups
         for name, about in describe(kind).items()
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,6 +44,8 @@ ROUND = 128
 """The longest cloud of a batch is told as a multiple of this where they differ, so that compiled code sees few."""
 BEGUN = 2**14
 """Bytes of a file that it is known again by."""
+FEW = 64
+"""Points in which hardly anything is to be seen."""
 COLUMNS = 2**16 - 2
 """Stands before what is called how in a file, where a person said it."""
 SHAKEN = ("data.turn", "data.scale", "data.shift", "data.jitter", "data.drop")
@@ -141,7 +143,7 @@ class Clouded(Made, Opened):
         return replace(config, inputs=reader.width - 3)
 
     def about_reader(self, reader: Points) -> str:
-        many = f"{reader.count:,} points" if reader.count else "all points"
+        many = f"up to {reader.count:,} points" if reader.count else "all points"
         beside = f" with {' and '.join(reader.features)}" if reader.features else ""
         return f"{many} of each are read{beside}"
 
@@ -186,6 +188,18 @@ class Clouded(Made, Opened):
             except DataError:  # another stands for it
                 continue
         return whole
+
+    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
+        """Also how many points are left, where some are left out: cells and columns are measured in the unit of the files, and
+        one that was mistaken leaves nothing to learn from."""
+        super().look_through(train, valid, config, say)
+        points = train.how.points
+        if points.voxel or points.block:
+            clouds = [self.opened(valid, number) for number in range(min(LOOKED_INTO, len(valid)))]
+            left = int(np.median([len(points.without_limit().prepare(cloud)[0]) for cloud in clouds]))
+            wide = float(np.median([np.ptp(cloud.places, axis=0).max() for cloud in clouds]))
+            few = ": too few to see a shape. Is the unit another one?" if left < FEW else ""
+            say(f"  clouds are {wide:.3g} wide, and data.voxel and data.block leave {left:,} points of one{few}")
 
     def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
         for rows in Even(len(encoded), self.at_a_time(encoded.how), seed=0).sequential():
