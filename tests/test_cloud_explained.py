@@ -132,6 +132,7 @@ def test_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
     assert sorted(path.name for path in Path("seen").iterdir()) == [
         "room0.html", "room0.labelled.ply", "room1.html", "room1.labelled.ply",
     ]  # fmt: skip
+    assert "<title>room0.ply" in Path("seen/room0.html").read_text(), "as the page of an explanation"
     labelled = read_cloud("seen/room0.labelled.ply")
     assert len(labelled) == 150 and labelled.classes == LABELS["segment"] and labelled.colours is not None
     said = json.loads(cli("run", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.draw.cloud import MOST, NONE, Classed, cloud_page, draw_clouds, packed_places, spacing, still, tilted
+from regard.draw.cloud import MOST, NONE, Classed, cloud_page, draw_clouds, many, packed_places, spacing, still, tilted
 from regard.draw.neighbours import Gazing, Looked, draw_neighbours, neighbours_page
+from regard.draw.panels import Scale, draw_panels
 from regard.errors import RegardError
 from regard.waists import IGNORE
 
@@ -92,6 +93,34 @@ def test_the_smallest_clouds_are_drawn_too(many: int, tmp_path: Path) -> None:
             cloud_page(cloud, tmp_path / "it.html", "it").exists()
             and draw_clouds([cloud], tmp_path / "it.png").exists()
         )
+
+
+def test_a_class_that_was_missed_wholly_is_named_too(tmp_path: Path) -> None:
+    right = np.array([2] * 60 + [0] * 20 + [IGNORE] * 20)
+    cloud = Classed(classed(100).places, np.zeros(100, np.int64), ("floor", "nowhere", "lamp"), right=right)
+    data = data_of(cloud_page(cloud, tmp_path / "it.html", "it"))
+    assert data["shares"] == [[0, 1.0], [2, 0.0]], "what is in neither is not listed"
+    assert data["truths"] == [0.25, 0.0, 0.75] and data["mistakes"] == "60 of 100 points shown"
+    text = draw_clouds([cloud], tmp_path / "it.svg").read_text()
+    assert "lamp" in text and "nowhere" not in text and "answer and truth together" in text
+    assert data_of(cloud_page(classed(), tmp_path / "it.html", "it"))["truths"] is None
+
+
+def test_counts_are_singular_where_there_is_one() -> None:
+    assert [many(count, "point") for count in (0, 1, 2, 2048)] == ["0 points", "1 point", "2 points", "2,048 points"]
+
+
+def test_frames_of_panels_are_whole_on_all_sides(tmp_path: Path) -> None:
+    path = draw_panels([[np.full((40, 40, 3), 255, np.uint8)] * 3], [["a", "b", "c"]], tmp_path / "it.png", "", "", Scale(
+        np.zeros((1, 8, 3), np.uint8), ("0", "", "1")
+    ))  # fmt: skip
+    with Image.open(path) as picture:
+        row = np.asarray(picture.convert("L"))[int(160 * 1.5)].astype(int)
+    sides = np.flatnonzero(row < 250)
+    starts = sides[np.flatnonzero(np.diff(sides, prepend=-9) > 1)]
+    assert len(starts) == 6, starts
+    ink = [int((255 - row[start : start + 4]).sum()) for start in starts]
+    assert max(ink) <= 1.5 * min(ink), ink
 
 
 def test_in_a_still_picture_the_nearer_point_covers_the_farther() -> None:
@@ -185,3 +214,14 @@ def test_what_was_looked_at_is_drawn_layer_by_layer(tmp_path: Path) -> None:
         with Image.open(draw_neighbours(gazing(), tmp_path / "it.png", "t", layer=layer)) as picture:
             sizes.append(picture.size[0])
     assert sizes[0] > sizes[1], "the point, and two layers or one"
+
+
+def test_colours_of_each_panel_end_at_its_own_largest_share(tmp_path: Path) -> None:
+    text = draw_neighbours(gazing(), tmp_path / "it.svg").read_text()
+    assert (
+        "level 2, block 1 · largest share 80 %" in text and "share of each picture, which is written above it" in text
+    )
+    alone = Looked("level 1, block 1", "block 1", 0, np.zeros((1, 1), np.int64), np.ones((1, 1)))
+    one = Gazing(np.ones((1, 3), np.float32), (np.arange(1),), (alone,), 0)
+    assert "block 1 · largest share 100 %" in draw_neighbours(one, tmp_path / "it.svg").read_text()
+    assert neighbours_page(one, tmp_path / "it.html", "it").exists()

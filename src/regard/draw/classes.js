@@ -15,6 +15,7 @@ const WAYS = {
   height: { title: "Height", of: (n) => ramps.height(packed[3 * n + upright] / 65535 / highest), ends: () => { const low = data.low[upright]; return [low, low + 65535 * data.step * highest].map((value) => Number(value.toPrecision(3))); } },
   certainty: { title: "How sure it was", of: (n) => ramps.certainty(sure[n] / 255), ends: () => ["0 %", "100 %"] },
 };
+const listed = data.shares.map(([number]) => number);
 const kindOf = (n) => state.way === "truth" ? right[n] : said[n];
 
 function paint() {
@@ -34,27 +35,33 @@ function show() {
     [scale.querySelector(".first").textContent, scale.querySelector(".last").textContent] = way.ends();
     scale.querySelector(".ramp").style.background = `linear-gradient(90deg, ${data.ramps[state.way].join(", ")})`;
   }
-  for (const button of document.querySelectorAll(".classes button")) button.setAttribute("aria-pressed", !hidden.has(+button.dataset.number));
-  const left = data.labels.length - hidden.size;
-  find("#shown").textContent = hidden.size ? `${left} of ${data.labels.length} classes are shown` : state.way === "wrong" ? data.mistakes : "";
+  for (const button of document.querySelectorAll(".classes button")) {
+    const number = +button.dataset.number, share = state.way === "truth" ? data.truths[number] : data.shares[listed.indexOf(number)][1];
+    button.setAttribute("aria-pressed", !hidden.has(number));
+    button.style.setProperty("--share", `${100 * share}%`); button.querySelector("small").textContent = percent(share);
+  }
+  find("#of").textContent = state.way === "truth" ? "in truth" : data.truths ? "in the answer" : "";
+  const left = listed.filter((number) => !hidden.has(number)).length;
+  find("#shown").textContent = left < listed.length ? `${left} of ${listed.length} classes are shown` : state.way === "wrong" ? data.mistakes : "";
   paint();
 }
 for (const name of data.ways) option(find("#ways"), name, () => { state.way = name; show(); }).dataset.way = name;
 find("#ways").hidden = data.ways.length < 2;
 
 const group = made("div", "group"), list = made("ol", "classes");
-group.append(made("span", "name", "Classes"), list);
-data.shares.forEach(([number, share]) => {
+const name = made("span", "name", "Classes "), of = made("small");
+of.id = "of"; name.append(of); group.append(name, list);
+for (const number of listed) {
   const item = made("li"), button = option(item, "", () => { hidden.has(number) ? hidden.delete(number) : hidden.add(number); show(); });
   button.dataset.number = number; button.title = "show or hide";
-  button.style.setProperty("--own", `rgb(${palette[number]})`); button.style.setProperty("--share", `${100 * share}%`);
-  button.append(made("i"), made("b", "", data.labels[number]), made("small", "", percent(share)), made("u"));
-  button.ondblclick = () => { hidden.clear(); data.labels.forEach((_, other) => other !== number && hidden.add(other)); show(); };
+  button.style.setProperty("--own", `rgb(${palette[number]})`);
+  button.append(made("i"), made("b", "", data.labels[number]), made("small"), made("u"));
+  button.ondblclick = () => { hidden.clear(); for (const other of listed) if (other !== number) hidden.add(other); show(); };
   list.append(item);
-});
+}
 const whole = made("div", "buttons whole");
 option(whole, "all", () => { hidden.clear(); show(); });
-option(whole, "none", () => { data.labels.forEach((_, number) => hidden.add(number)); show(); });
+option(whole, "none", () => { for (const number of listed) hidden.add(number); show(); });
 group.append(whole, made("p", "hint", "A click shows or hides a class, a double click shows it alone."));
 find("#choose").append(group);
 
@@ -73,7 +80,7 @@ stage.after = (pen, at) => {
 };
 for (const [number, share] of data.shares) {
   const item = made("li");
-  item.append(made("b", "", data.labels[number]), made("span", "", ` ${percent(share)} of the points${data.overlap ? `, overlap with the truth ${data.overlap[number] === null ? "–" : percent(data.overlap[number])}` : ""}`));
+  item.append(made("b", "", data.labels[number]), made("span", "", ` ${percent(share)} of the points${data.truths ? `, in truth ${percent(data.truths[number])}` : ""}${data.overlap ? `, overlap with the truth ${data.overlap[number] === null ? "–" : percent(data.overlap[number])}` : ""}`));
   find("#words ol").append(item);
 }
 show();

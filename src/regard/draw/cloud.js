@@ -145,7 +145,7 @@ class Pencil {
 
 class Stage {
   constructor(box, places, spacing) {
-    this.box = box; this.places = places; this.spacing = spacing; this.many = places.length / 3; this.grain = this.usual = 1;
+    this.box = box; this.places = places; this.spacing = spacing; this.many = places.length / 3; this.grain = this.usual = 1; this.meant = null; this.part = 0.86; this.least = 0.25;
     this.canvas = box.querySelector("canvas"); this.over = box.querySelector(".over");
     try { this.hand = new Glass(this.canvas, places); } catch (_) {
       const fresh = this.canvas.cloneNode(); this.canvas.replaceWith(fresh); this.canvas = fresh; this.hand = new Pencil(fresh, places);
@@ -156,13 +156,18 @@ class Stage {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
   // As in the still pictures, as large as fits.
-  reset() {
-    this.turn = -0.9; this.tilt = data.tilt; this.far = 3.3; this.centre = [0, 0, 0];
+  reset() { this.turn = -0.9; this.tilt = data.tilt; this.frame(); }
+  // From where it is looked at: what is meant (all points, unless it is said) fills its part of the view.
+  frame(near = 0) {
+    const least = Math.max(this.least, near);
+    this.far = 3.3; this.centre = this.meant ? [0, 1, 2].map((axis) => this.places[3 * this.meant[0] + axis]) : [0, 0, 0];
+    const many = this.meant ? this.meant.length : this.many, step = Math.ceil(many / 5000);
     for (let times = 0; times < 4 && this.wide; times++) {
-      const view = this.view(), low = [1, 1], top = [0, 0], step = Math.ceil(this.many / 5000);
-      for (let n = 0; n < this.many; n += step) { const at = view.seen(n); for (const axis of [0, 1]) { low[axis] = Math.min(low[axis], at[axis]); top[axis] = Math.max(top[axis], at[axis]); } }
+      const view = this.view(), low = [Infinity, Infinity], top = [-Infinity, -Infinity];
+      for (let n = 0; n < many; n += step) { const at = view.seen(this.meant ? this.meant[n] : n); for (const axis of [0, 1]) { low[axis] = Math.min(low[axis], at[axis]); top[axis] = Math.max(top[axis], at[axis]); } }
       this.move(...[this.wide, this.high].map((side, axis) => side * (0.5 - (low[axis] + top[axis]) / 2)));
-      this.zoom(clamp(Math.max(top[0] - low[0], top[1] - low[1]) / 0.86, 0.3, 3));
+      const extent = Math.max(top[0] - low[0], top[1] - low[1]);
+      if (extent > 0) this.zoom(clamp(Math.max(extent / this.part, least / this.far), 0.3, 3));
     }
     this.draw();
   }
@@ -260,13 +265,14 @@ class Stage {
 // and the farthest is at 1.
 const packed = numbers(data.places, Uint16Array), many = packed.length / 3;
 function unpacked() {
-  const found = new Float32Array(3 * many), middle = [0, 1, 2].map((axis) => data.sides[axis] / 2), scale = 2 / Math.hypot(...data.sides);
+  const found = new Float32Array(3 * many), middle = [0, 1, 2].map((axis) => data.sides[axis] / 2), scale = 2 / (Math.hypot(...data.sides) || 1); // of one point there is no extent
   const turned = { x: [1, 2, 0], y: [2, 0, 1], z: [0, 1, 2] }[data.up]; // cyclic: nothing is mirrored
   for (let n = 0; n < many; n++) for (let axis = 0; axis < 3; axis++) { const own = turned[axis]; found[3 * n + axis] = scale * (packed[3 * n + own] / 65535 - middle[own]); }
   return found;
 }
 const digits = clamp(Math.ceil(-Math.log10(data.step)) - 1, 0, 9);
 const coordinates = (n) => [0, 1, 2].map((axis) => (data.low[axis] + data.step * packed[3 * n + axis]).toFixed(digits)).join(", ");
+const counted = (many, what) => `${many.toLocaleString("en")} ${what}${many === 1 ? "" : "s"}`;
 const percent = (share) => { const whole = 100 * share; return (whole >= 9.95 || whole === 0 ? whole.toFixed(0) : whole < 0.05 ? "< 0.1" : whole.toFixed(1)) + " %"; };
 // Rings that are seen on light and on dark ground.
 function ring(pen, x, y, radius) {
@@ -288,6 +294,7 @@ function option(box, name, act) {
   return button;
 }
 const stage = new Stage(find("#room"), unpacked(), data.spacing);
-find("#grain").oninput = () => { stage.grain = stage.usual * 2 ** +find("#grain").value; stage.draw(); };
+function sized() { stage.grain = stage.usual * 2 ** +find("#grain").value; stage.draw(); }
+find("#grain").oninput = sized;
 find("#home").onclick = () => stage.reset();
 find("#plain").hidden = !stage.fallen;

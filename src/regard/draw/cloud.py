@@ -72,8 +72,16 @@ class Classed:
 
     @property
     def shares(self) -> npt.NDArray[np.float64]:
-        """Of each class."""
+        """Of each class in what was said."""
         return np.bincount(self.said, minlength=len(self.labels)) / max(len(self.said), 1)
+
+    @property
+    def truths(self) -> npt.NDArray[np.float64] | None:
+        """Of each class in the truth, among the points of which it is known."""
+        if self.right is None:
+            return None
+        known = self.right[self.right >= 0]
+        return np.bincount(known, minlength=len(self.labels)) / max(len(known), 1)
 
 
 # -- pages
@@ -129,7 +137,9 @@ def cloud_page(
     overlap: Sequence[float | None] = (),
 ) -> Path:  # fmt: skip
     """The cloud, turning, in the colours of its classes. `overlap`: of each class with the truth, where that is known."""
-    total, shares, cloud = len(cloud.places), cloud.shares, cloud.some(MOST)
+    total, shares, truths, cloud = len(cloud.places), cloud.shares, cloud.truths, cloud.some(MOST)
+    there = shares if truths is None else shares + truths
+    order = [int(n) for n in np.argsort(-shares, kind="stable") if there[n] > 0]  # also what was missed wholly
     known = cloud.right is not None
     wrong = int(((cloud.right != cloud.said) & (cloud.right != IGNORE)).sum()) if cloud.right is not None else 0
     ways = ["class", *["truth", "wrong"] * known, *["colours"] * (cloud.colours is not None), "height"]
@@ -142,15 +152,21 @@ def cloud_page(
         "sure": None if cloud.sure is None else encoded(np.rint(255 * cloud.sure).clip(0, 255).astype(np.uint8)),
         "colours": None if cloud.colours is None else encoded(cloud.colours),
         "ways": [*ways, *["certainty"] * (cloud.sure is not None)],
-        "shares": [[int(n), brief(float(shares[n]))] for n in np.argsort(-shares, kind="stable") if shares[n] > 0],
+        "shares": [[n, brief(float(shares[n]))] for n in order],
+        "truths": None if truths is None else [brief(float(share)) for share in truths],
         "ramps": {"height": HEIGHTS, "certainty": CERTAIN},
         "blank": hexed(BLANK),
         "faults": FAULTS,
-        "mistakes": f"{wrong:,} of {len(cloud.places):,} points that are shown",
+        "mistakes": f"{wrong:,} of {many(len(cloud.places), 'point')} shown",
         "overlap": [None if value is None else brief(value) for value in overlap] or None,
     }
     told = {"points": counted(total, len(cloud.places)), **(facts or {})}
     return turning_page(path, title, note, told, said, ("classes.js",))
+
+
+def many(count: int, what: str) -> str:
+    """So many of them, in words: "1 point", "2,048 points"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def counted(total: int, shown: int) -> str:
@@ -237,7 +253,7 @@ def _shaded(seen: Picture, far: Floats, side: int) -> Picture:
 
 def draw_clouds(clouds: Sequence[Classed], path: Path, title: str = "", about: str = "") -> Path:
     """Each cloud from the side and from above in the colours of what was said, and where it is known the truth; below them the
-    names of the classes that are seen."""
+    names of the classes that are in either."""
     rows, names = [], []
     for number, whole in enumerate(clouds):
         cloud = whole.some(STILL)
@@ -253,5 +269,7 @@ def draw_clouds(clouds: Sequence[Classed], path: Path, title: str = "", about: s
         rows.append(list(panels.values()))
         first = f"{cloud.name}: answer" if cloud.name else "answer"
         names.append([first, *([*panels][1:] if not number else [""] * (len(panels) - 1))])
-    shares = np.mean([cloud.shares for cloud in clouds], axis=0)
-    return draw_panels(rows, names, path, title, about, Legend(clouds[0].labels, shares, "points"))
+    truths = [cloud.truths for cloud in clouds if cloud.truths is not None]
+    shares = np.mean([*(cloud.shares for cloud in clouds), *truths], axis=0)
+    of = "points of answer and truth together" if truths else "points"
+    return draw_panels(rows, names, path, title, about, Legend(clouds[0].labels, shares, of))

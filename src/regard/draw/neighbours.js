@@ -29,9 +29,11 @@ function looked(layer, point) {
   return [...found].sort((one, other) => other[1] - one[1]);
 }
 let now = [], from = -1, ringed = -1;
-// What the brightest colour means: the largest share, and so much at least that an even look looks so.
-const bright = () => Math.max(now[0][1], Math.min(1, data.even / now.length));
-function show() {
+// What the end of the colours means: the largest share.
+const bright = () => now[0][1] || 1;
+const shade = (share) => glow(data.faint + (1 - data.faint) * share);
+// `near`: it is looked at from where all of it is seen, and from no nearer.
+function show(near = null) {
   const layer = layers[state.layer], ground = paper(), colours = new Uint8Array(4 * many);
   from = asked(layer); now = looked(layer, from);
   const put = (n, colour, part, large) => { for (let channel = 0; channel < 3; channel++) colours[4 * n + channel] = ground[channel] + part * (colour[channel] - ground[channel]); colours[4 * n + 3] = PLAIN * large; };
@@ -39,12 +41,16 @@ function show() {
   for (let n = 0; n < many; n++) put(n, own(n), 0.3, 0.7);
   for (const n of levels[layer.level]) put(n, own(n), state.classes ? 0.5 : 0.7, 1);
   const most = bright();
-  for (const [n, share] of [...now].reverse()) put(n, glow(0.25 + 0.75 * share / most), 1, 1.3 + share / most);
-  stage.centre = [0, 1, 2].map((axis) => stage.places[3 * from + axis]); stage.paint(colours);
+  for (const [n, share] of [...now].reverse()) put(n, shade(share / most), 1, 1.25 + 0.5 * share / most);
+  stage.meant = [from, ...now.map(([n]) => n)];
+  if (near !== null) stage.frame(near);
+  if (near === 0) { stage.usual = clamp(0.08 + 0.2 * stage.far, 0.2, 0.6); sized(); } // about as large near and far
+  stage.paint(colours);
   find("#heading").textContent = `What point ${numbersOf(from)} looked at`;
-  find("#shown").textContent = `${layer.name}: ${now.length} neighbours among ${levels[layer.level].length.toLocaleString("en")} points` + (from === state.chosen ? "" : "; the nearest to the chosen one that is there");
+  find("#shown").textContent = `${layer.name}: ${counted(now.length, "neighbour")} among ${counted(levels[layer.level].length, "point")}` + (from === state.chosen ? "" : "; the nearest to the chosen one that is there");
   for (const button of document.querySelectorAll("#layers button")) button.setAttribute("aria-pressed", +button.dataset.layer === state.layer);
   for (const button of find("#ways").children) button.setAttribute("aria-pressed", button.dataset.on === String(state.classes));
+  kinds.hidden = !state.classes;
   find("#scale .last").textContent = percent(most);
   find("#near").replaceChildren(...now.slice(0, 12).map(([n, share]) => {
     const item = made("li"), bar = made("i");
@@ -63,15 +69,27 @@ levels.forEach((points, level) => {
   const some = layers.map((layer, number) => [layer, number]).filter(([layer]) => layer.level === level);
   if (!some.length) return;
   const row = made("div", "buttons");
-  for (const [layer, number] of some) option(row, layer.brief, () => { state.layer = number; show(); }).dataset.layer = number;
-  names.append(made("small", "level", `${points.length.toLocaleString("en")} points`), row);
+  for (const [layer, number] of some) option(row, layer.brief, () => { state.layer = number; show(0); }).dataset.layer = number;
+  names.append(made("small", "level", counted(points.length, "point")), row);
 });
 const near = made("div", "group"), list = made("ol", "chances");
 list.id = "near"; near.append(made("span", "name", "Looked at most"), list);
-find("#choose").append(box, near, made("p", "hint", data.hint));
-find("#scale").hidden = false; find("#scale .first").textContent = "0"; find("#scale .ramp").style.background = `linear-gradient(90deg, ${data.glow.join(", ")})`;
+// The classes that are seen, those of most points first.
+const kinds = made("div", "group"), swatches = made("ol", "classes plain");
+if (said) {
+  const many = data.labels.map(() => 0);
+  for (const number of said) many[number]++;
+  for (const number of [...many.keys()].filter((one) => many[one]).sort((one, other) => many[other] - many[one])) {
+    const item = made("li");
+    item.style.setProperty("--own", data.palette[number]); item.append(made("i"), made("b", "", data.labels[number]), made("small", "", percent(many[number] / said.length)));
+    swatches.append(item);
+  }
+}
+kinds.append(made("span", "name", "Classes of the points"), swatches);
+find("#choose").append(box, kinds, near, made("p", "hint", data.hint));
+find("#scale").hidden = false; find("#scale .first").textContent = "0"; find("#scale .ramp").style.background = `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((share) => `rgb(${shade(share)})`).join(", ")})`;
 
-stage.chose = (n) => { if (n >= 0 && data.choosing) { state.chosen = n; show(); } };
+stage.chose = (n) => { if (n >= 0 && data.choosing) { state.chosen = n; show(stage.far); } };
 stage.pointed = (n, event) => {
   if (n < 0) return told(event, []);
   const share = now.find(([point]) => point === n);
@@ -83,12 +101,12 @@ stage.after = (pen, at) => {
   for (const [n, share] of now) {
     if (n === from) continue;
     const [toX, toY] = at(n);
-    pen.strokeStyle = `rgba(${glow(0.25 + 0.75 * share / most)}, ${0.25 + 0.6 * share / most})`; pen.lineWidth = 0.6 + 1.6 * share / most;
+    pen.strokeStyle = `rgba(${shade(share / most)}, ${0.25 + 0.6 * share / most})`; pen.lineWidth = 0.6 + 1.6 * share / most;
     pen.beginPath(); pen.moveTo(x, y); pen.lineTo(toX, toY); pen.stroke();
   }
   ring(pen, x, y, 9);
   if (ringed >= 0) ring(pen, ...at(ringed).slice(0, 2), 6);
 };
-dark.addEventListener("change", show);
+dark.addEventListener("change", () => show());
 if (said) for (const [name, on] of [["plain", false], ["classes", true]]) option(find("#ways"), name, () => { state.classes = on; show(); }).dataset.on = on;
-stage.grain = stage.usual = 0.4; stage.far *= 0.5; show();
+stage.part = 0.55; stage.least = 0.7; show(0);

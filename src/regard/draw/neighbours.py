@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.draw.cloud import Floats, Whole, encoded, hexed, packed_places, still, turning_page
-from regard.draw.panels import Scale, draw_panels
+from regard.draw.panels import Scale, draw_panels, percent
 from regard.draw.shades import GLOW, Picture, class_colours, ramped
 
 ACROSS: Final = 3
-EVEN: Final = 2
-"""The brightest colour is so many even shares at least: what is looked at evenly looks so."""
+SHARES: Final = GLOW[1:5]
+"""From little to the largest share: without what is too pale to be seen on white."""
+FAINT: Final = 0.25
+"""Where in these colours shares begin."""
 GROUND: Final = 245
 """The grey that points are faded to where nobody looked at them."""
 GREY: Final = 130.0
@@ -95,8 +97,8 @@ def neighbours_page(
         "chosen": gazing.asked,
         "choosing": any(layer.queries is None for layer in gazing.layers),
         "hint": ANYONE if choosing else ASKED,
-        "glow": list(GLOW[1:]),
-        "even": EVEN,
+        "glow": list(SHARES),
+        "faint": FAINT,
     }
     return turning_page(path, title, note, facts or {}, data, ("neighbours.js",))
 
@@ -123,15 +125,18 @@ def draw_neighbours(gazing: Gazing, path: Path, title: str = "", about: str = ""
     panels, names = [_whole(gazing)], ["the point that is asked"]
     for one in chosen:
         shares = gazing.shares(one)
-        most = max(float(shares.max()), min(EVEN / max(int((shares > 0).sum()), 1), 1.0))
-        panels.append(_glowing(gazing, one, shares / most))
-        names.append(f"{one.name} · {100 * most:.2g} %")
+        most = float(shares.max())
+        panels.append(_glowing(gazing, one, shares / (most or 1.0)))
+        names.append(f"{one.name} · largest share {percent(most)}")
     rows = [panels[at : at + ACROSS] for at in range(0, len(panels), ACROSS)]
     heads = [names[at : at + ACROSS] for at in range(0, len(names), ACROSS)]
-    scale = Scale(
-        ramped(np.linspace(0, 1, 256)[None], GLOW[1:]), ("0", "", "brightest colour: the share above the picture")
-    )
+    meaning = "largest share of each picture, which is written above it; blue: the point that looks"
+    scale = Scale(_shade(np.linspace(0, 1, 256)[None]), ("0", "", meaning))
     return draw_panels(rows, heads, path, title, about, scale)
+
+
+def _shade(shares: Floats) -> Picture:
+    return ramped(FAINT + (1 - FAINT) * shares, SHARES)
 
 
 def _own(gazing: Gazing) -> npt.NDArray[np.float64]:
@@ -154,7 +159,7 @@ def _glowing(gazing: Gazing, layer: Looked, shares: Floats) -> Picture:
     part = np.full((len(shares), 1), 0.25)
     part[gazing.levels[layer.level]] = 0.7
     colours = GROUND + part * np.full((len(shares), 3), GREY - GROUND)
-    colours[seen] = ramped(0.25 + 0.75 * shares[seen], GLOW[1:])
+    colours[seen] = _shade(shares[seen])
     larger[seen] = 1.3 + shares[seen]
     colours[here], larger[here] = ASKING, 1.8
     off = np.linalg.norm(gazing.places - gazing.places[here], axis=1)

@@ -57,11 +57,12 @@ class Legend:
             axes.add_patch(Rectangle((left, down), SWATCH, SWATCH, facecolor=rgb, edgecolor=INK, linewidth=0.4))
             axes.text(left + SWATCH + 0.08, down + SWATCH / 2, name, size=8.5, color=INK, va="center")
             beside = left + self.wide - 0.15
-            axes.text(beside, down + SWATCH / 2, _percent(share), size=7.5, color=QUIET, va="center", ha="right")
+            axes.text(beside, down + SWATCH / 2, percent(share), size=7.5, color=QUIET, va="center", ha="right")
         axes.text(0, top + self.height(width) - ENTRY / 2, self.note, size=7.5, color=QUIET, va="center")
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in words, with a digit more where it is small."""
     return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %" if share >= 0.0005 else "< 0.1 %"
 
 
@@ -150,7 +151,9 @@ def _put(
     box = (left, left + side, top + tall, top)
     way = "nearest" if panel.shape[1] < 480 else "antialiased"
     axes.imshow(colours, extent=box, interpolation=way, aspect="auto", zorder=1)
-    axes.add_patch(Rectangle((left, top), side, tall, fill=False, edgecolor=LINE, linewidth=0.6, zorder=2))
+    axes.add_patch(
+        Rectangle((left, top), side, tall, fill=False, edgecolor=LINE, linewidth=0.6, zorder=2, clip_on=False)
+    )
     if mark is not None:
         for colour, wide in (("black", 2.2), ("white", 1.1)):  # seen on dark and on light ground
             axes.plot(

@@ -31,7 +31,10 @@ FAR = 0.1
 Place = int | tuple[float, ...]
 """A point by its number in the file, or the nearest to a place."""
 
-NOTE = "Bright points are those that the chosen one, in the ring, looked at most: the mean of all channels of the attention."
+NOTE = (
+    "In colour are the points that the chosen one, in the ring, looked at; the colours end at the largest share. "
+    "Shares are the mean of all channels of the attention."
+)
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ class Partition(Clouded):
         known: dict[str, Any] = {"labels": labels, "numbers": written_as(labels, model.identity.pair)}
         known["up"] = model.points_or_refuse().up
         source = item if isinstance(item, str) else ""
+        known["file"] = Path(source).name
         if cloud.labels is not None and (right := truth_of(cloud, source, labels)) is not None:
             known["right"] = right
         return Answer(found, tuple(found.values()), (), {"classes": said, "sure": sure, "cloud": cloud, **known})
@@ -217,7 +218,9 @@ class Partition(Clouded):
                 "mean overlap": f"{100 * overlap.mean():.1f} %",
             }
         each = list(overlap.table(labels).values()) if facts else []
-        page = cloud_page(_drawn(answer.extra, name), folder / f"{name}.html", name, NOTE, facts, each)
+        page = cloud_page(
+            _drawn(answer.extra, name), folder / f"{name}.html", answer.extra["file"] or name, NOTE, facts, each
+        )
         return {"cloud": str(kept), "page": str(page)}
 
     def said(self, given: Any, answer: Answer) -> str:
