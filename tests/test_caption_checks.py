@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from regard.data.caption_checks import check_captions
-from regard.data.picture_checks import PictureReport
+from regard.data.file_checks import SizedReport
 from regard.data.settings import Data
 from regard.runs.checking import check
 
@@ -44,12 +44,12 @@ def write(folder: Path, rows: list[Any]) -> str:
     return str(folder)
 
 
-def found(report: PictureReport) -> dict[str, tuple[str, int]]:
+def found(report: SizedReport) -> dict[str, tuple[str, int]]:
     facts = ("captions", "words")
     return {one.kind: (one.severity, one.count) for one in report.findings if one.kind not in facts}
 
 
-def looked(data: str, valid: str | None = None) -> PictureReport:
+def looked(data: str, valid: str | None = None) -> SizedReport:
     return check_captions([data], [valid] if valid else [], None, Data())
 
 

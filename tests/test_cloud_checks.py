@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from regard.data.cloud import Cloud
-from regard.data.cloud_checks import CloudReport, check_clouds, check_labelled_clouds
+from regard.data.cloud_checks import check_clouds, check_labelled_clouds
 from regard.data.cloud_survey import form_of, outside
+from regard.data.file_checks import SizedReport
 from regard.data.ply import write_ply
 from regard.data.settings import Data
 
@@ -40,15 +41,15 @@ def labelled(folder: Path, many: int = MANY, first: int = 0) -> Path:
     return folder
 
 
-def found(report: CloudReport) -> dict[str, tuple[str, int]]:
+def found(report: SizedReport) -> dict[str, tuple[str, int]]:
     return {finding.kind: (finding.severity, finding.count) for finding in report.findings if finding.kind != "classes"}
 
 
-def classify(folder: Path, valid: Path | None = None) -> CloudReport:
+def classify(folder: Path, valid: Path | None = None) -> SizedReport:
     return check_clouds([str(folder)], [] if valid is None else [str(valid)], None, Data())
 
 
-def segment(folder: Path, valid: Path | None = None, columns: Any = None) -> CloudReport:
+def segment(folder: Path, valid: Path | None = None, columns: Any = None) -> SizedReport:
     return check_labelled_clouds([str(folder)], [] if valid is None else [str(valid)], columns, Data())
 
 

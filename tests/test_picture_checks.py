@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.picture_checks import PictureReport, check_depths, check_masked, check_pictures, check_plain
+from regard.data.file_checks import SizedReport
+from regard.data.picture_checks import check_depths, check_masked, check_pictures, check_plain
 from regard.data.picture_survey import PictureSurvey
 from regard.data.pictures import pictures_of
 from regard.data.settings import Data
@@ -29,11 +30,11 @@ def clean(folder: Path, count: int = 104, first: int = 0) -> Path:
     return folder
 
 
-def found(report: PictureReport) -> dict[str, tuple[str, int]]:
+def found(report: SizedReport) -> dict[str, tuple[str, int]]:
     return {finding.kind: (finding.severity, finding.count) for finding in report.findings if finding.kind != "classes"}
 
 
-def classify(folder: Path, valid: Path | None = None) -> PictureReport:
+def classify(folder: Path, valid: Path | None = None) -> SizedReport:
     return check_pictures([str(folder)], [] if valid is None else [str(valid)], None, Data())
 
 
@@ -168,7 +169,7 @@ def mask(folder: Path, number: int, values: tuple[int, ...], height: int = 12, w
     Image.fromarray(made).save(folder / f"masks/{number:03}.png")
 
 
-def segment(folder: Path, valid: Path | None = None) -> PictureReport:
+def segment(folder: Path, valid: Path | None = None) -> SizedReport:
     return check_masked([str(folder)], [] if valid is None else [str(valid)], None, Data())
 
 

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from regard.data.captions import Captioned, captioned_of, file_of, part_of
 from regard.data.entries import expand
+from regard.data.file_checks import SizedReport
 from regard.data.files import Complain
 from regard.data.findings import SHOWN, Finding, Lengths, Place, Severity, excerpt
 from regard.data.oddities import bare
@@ -54,7 +55,7 @@ from regard.data.pair_checks import (
     named,
     tallied,
 )
-from regard.data.picture_checks import KINDS, PictureReport, modes
+from regard.data.picture_checks import KINDS, modes, sides
 from regard.data.picture_survey import PictureSurvey, Seen
 from regard.data.rows import format_of
 from regard.data.settings import Data
@@ -168,7 +169,7 @@ class CaptionSurvey(PictureSurvey):
 
 def check_captions(
     data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
-) -> PictureReport:
+) -> SizedReport:
     """Look at pictures and their captions, and at those of validation against them."""
     train, held = CaptionSurvey(expand(data), columns), CaptionSurvey(expand(valid), columns)
     train.read(advance, "training pictures")
@@ -185,7 +186,8 @@ def check_captions(
 
     sizes = train.sizes(0), train.sizes(1), train.sizes(2)
     lengths = Lengths(*sizes, settings.longest, np.zeros(0, dtype=np.int64), ("caption",), "captions")
-    return PictureReport("caption", counted(train, held, count), tuple(findings), lengths, sides=train.sides)
+    counts = counted(train, held, count)
+    return SizedReport("caption", counts, tuple(findings), lengths, measured=sides(train), measure="pixels")
 
 
 def _repeated(name: str, survey: CaptionSurvey) -> Iterable[Finding]:

@@ -34,22 +34,21 @@ of the clouds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regard.data.cloud_labels import find_cloud_classes, seen_cloud_classes
 from regard.data.cloud_recipes import cloud_recipe_of
 from regard.data.cloud_survey import CloudSurvey
 from regard.data.clouds import clouds_of, labelled_clouds_of
 from regard.data.entries import expand
+from regard.data.file_checks import SizedReport, leaks_of, parts, void_share
 from regard.data.findings import SHOWN, Finding, Lengths
 from regard.data.masks import VOID, Classes
-from regard.data.pair_checks import SEEN, Kinds, Leaks, among, counted, leaks, named, tallied
+from regard.data.pair_checks import SEEN, Kinds, among, counted, leaks, named, tallied
 from regard.data.settings import Data
-from regard.data.spread import ClassReport, Spread
+from regard.data.spread import Spread
 from regard.data.survey import Advance, unheard
 from regard.data.table_checks import SPREAD, classes, repeated, told, too_few, unknown
 
@@ -86,53 +85,10 @@ KINDS: Kinds = {
     "plane": ("clouds with all points in one plane", "See whether the right columns are read.", "warning", False),
 }  # fmt: skip
 
-LEAKS: Leaks = (
-    ("leak", "clouds that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
-    ("leak_answer", "clouds that are also trained on, with another answer", "warning", "See which is right."),
-)  # fmt: skip
-
-POINTS = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
-
-
-@dataclass(frozen=True)
-class CloudReport(ClassReport):
-    """A report on clouds: also how many points they have, and how large they are."""
-
-    points: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    extents: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-
-    def sizes(self) -> dict[str, dict[str, float]]:
-        if not len(self.points):
-            return {}
-        rows = {"points": self.points, "longest side": self.extents}
-        return {
-            name: dict(zip(POINTS, np.quantile(row, list(POINTS.values()), method="nearest").tolist(), strict=True))
-            for name, row in rows.items()
-        }
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "sizes": self.sizes()}
-
-    def __str__(self) -> str:
-        text, rows = super().__str__(), self.sizes()
-        if not rows:
-            return text
-        shown = "".join(f"{name[1:] + ' %' if name[0] == 'q' else name:>11}" for name in POINTS)
-        table = [
-            f"{'clouds':26}{shown}",
-            *(f"{name:26}" + "".join(f"{_short(n):>11}" for n in row.values()) for name, row in rows.items()),
-        ]
-        head, cut, rest = text.rpartition("\n\n")  # the verdict is read last
-        return "\n".join([head, "", *table, "", rest]) if cut else "\n".join([text, "", *table])
-
-
-def _short(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
-
 
 def check_clouds(
     data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
-) -> CloudReport:
+) -> SizedReport:
     """Look at clouds and their classes, and at those of validation against them."""
     train, held = (CloudSurvey(entries, columns, clouds_of, False) for entries in _entries(data, valid))
     findings = _looked(train, held, advance)
@@ -145,7 +101,7 @@ def check_clouds(
 
 def check_labelled_clouds(
     data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
-) -> CloudReport:
+) -> SizedReport:
     """Look at clouds and the labels of their points."""
     entries, judged = _entries(data, valid)
     known = find_cloud_classes(entries) or find_cloud_classes(judged)
@@ -188,7 +144,7 @@ def _looked(train: CloudSurvey, held: CloudSurvey, advance: Advance) -> list[Fin
         findings += [*_units(name, survey, train), *_beside(name, survey)]
         findings += too_few(name, "clouds", survey, bool(held.entries))
         findings += repeated(name, "clouds", survey, "another answer")
-    return [*findings, *leaks(train, held, LEAKS)]
+    return [*findings, *leaks(train, held, leaks_of("clouds"))]
 
 
 def _units(name: str, survey: CloudSurvey, train: CloudSurvey) -> Iterable[Finding]:
@@ -220,16 +176,16 @@ def _beside(name: str, survey: CloudSurvey) -> Iterable[Finding]:
 def _report(
     task: str, train: CloudSurvey, held: CloudSurvey, findings: Iterable[Finding], spreads: tuple[Spread, ...],
     many: int,
-) -> CloudReport:  # fmt: skip
+) -> SizedReport:  # fmt: skip
     def count(survey: CloudSurvey) -> dict[str, int]:
         said = {"classes": many} if many and survey is train else {}
         return {"clouds": len(survey), "entries": len(survey.entries), **said}
 
     none = np.zeros((0, 1), dtype=np.int64)
     lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("cloud",), "clouds")
-    return CloudReport(
-        task, counted(train, held, count), tuple(findings), lengths, spreads=spreads, points=train.sizes,
-        extents=train.extents,
+    return SizedReport(
+        task, counted(train, held, count), tuple(findings), lengths, spreads=spreads,
+        measured={"points": train.sizes, "longest side": train.extents}, measure="clouds",
     )  # fmt: skip
 
 
@@ -252,23 +208,8 @@ def _seen(survey: CloudSurvey, findings: list[Finding]) -> Classes:
 
 
 def _labels(name: str, survey: CloudSurvey, there: Classes) -> Iterable[Finding]:
+    yield from parts(name, "points", "cloud", survey.points, there)
     total = sum(survey.points.values())
-    if not total or not there.names:
-        return
-    counts = {label: survey.points[value] for label, value in zip(there.names, there.values, strict=True)}
-    most = dict(sorted(counts.items(), key=lambda item: -item[1]))
-    shares = ", ".join(f"{label[:24]}: {100 * many / total:.1f} %" for label, many in list(most.items())[:12])
-    yield Finding("note", "classes", f"{name}classes ({shares}{', …' if len(most) > 12 else ''})", len(counts), 0.0)
-    if sum(many > 0 for many in counts.values()) < 2:
-        what = f"{name}points have one class only"
-        yield Finding("error", "one_class", what, 1, 0.0, (), "Nothing can be told apart.")
-    void = sum(many for value, many in survey.points.items() if value < 0 or value in there.void) / total
-    if void:
-        advice = "Nothing is learnt there." if void > 0.5 else ""
-        what = f"{name}share of the points that has no class: {100 * void:.1f} %"
-        yield Finding("warning" if void > 0.5 else "note", "void", what, 0, void, (), advice)
-    absent = [label for label, many in counts.items() if not many]
-    if absent:
-        what = f"{name}classes that occur in no cloud ({', '.join(absent[:12])}{', …' if len(absent) > 12 else ''})"
-        advice = "Nothing can be learnt of them." if not name else "Nothing is said about how well they are found."
-        yield Finding("warning", "absent", what, len(absent), 0.0, (), advice)
+    unknown = sum(many for value, many in survey.points.items() if value < 0 or value in there.void)
+    if there.names and unknown:
+        yield void_share(f"{name}share of the points that has no class", unknown / total)

@@ -38,20 +38,19 @@ tenth of the pictures.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regard.data.entries import expand
+from regard.data.file_checks import SizedReport, leaks_of, parts, void_share
 from regard.data.findings import Finding, Lengths
 from regard.data.masks import VOID, Classes, find_classes, seen_classes
-from regard.data.pair_checks import SEEN, Kinds, Leaks, counted, leaks, named, tallied
+from regard.data.pair_checks import SEEN, Kinds, counted, leaks, named, tallied
 from regard.data.picture_survey import DepthSurvey, MaskSurvey, PictureSurvey
 from regard.data.pictures import depths_of, masked_of, pictures_of, plain_of
 from regard.data.settings import Data
-from regard.data.spread import ClassReport, Spread
+from regard.data.spread import Spread
 from regard.data.survey import Advance, unheard
 from regard.data.table_checks import SPREAD, classes, repeated, told, too_few, unknown
 
@@ -83,50 +82,13 @@ KINDS: Kinds = {
     "clear": ("pictures that can be seen through", "They are laid on white.", "note", False),
 }  # fmt: skip
 
-LEAKS: Leaks = (
-    ("leak", "pictures that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
-    ("leak_answer", "pictures that are also trained on, with another answer", "warning", "See which is right."),
-)  # fmt: skip
-
-POINTS = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
 NEAR, FAR = 0.1, 500.0
 """metres, between which the middle of depth maps lies, if their unit is right"""
 
 
-@dataclass(frozen=True)
-class PictureReport(ClassReport):
-    """A report on pictures: also how large they are."""
-
-    sides: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
-    """(N, 2) heights and widths"""
-
-    def sizes(self) -> dict[str, dict[str, int]]:
-        if not len(self.sides):
-            return {}
-        points = np.quantile(self.sides, list(POINTS.values()), axis=0, method="nearest").astype(int)
-        return {
-            name: dict(zip(POINTS, points[:, at].tolist(), strict=True)) for at, name in enumerate(("height", "width"))
-        }
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "sizes": self.sizes()}
-
-    def __str__(self) -> str:
-        text, rows = super().__str__(), self.sizes()
-        if not rows:
-            return text
-        shown = "".join(f"{name[1:] + ' %' if name[0] == 'q' else name:>9}" for name in POINTS)
-        table = [
-            f"{'pixels':26}{shown}",
-            *(f"{name:26}" + "".join(f"{n:>9,}" for n in row.values()) for name, row in rows.items()),
-        ]
-        head, cut, rest = text.rpartition("\n\n")  # the verdict is read last
-        return "\n".join([head, "", *table, "", rest]) if cut else "\n".join([text, "", *table])
-
-
 def check_pictures(
     data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
-) -> PictureReport:
+) -> SizedReport:
     """Look at pictures and their classes, and at those of validation against them."""
     train, held = (PictureSurvey(expand(entries), columns, pictures_of) for entries in (data, valid))
     findings = _looked(train, held, advance)
@@ -139,7 +101,7 @@ def check_pictures(
 
 def check_plain(
     data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
-) -> PictureReport:
+) -> SizedReport:
     """Look at pictures that nothing belongs to."""
     train, held = (PictureSurvey(expand(entries), columns, plain_of) for entries in (data, valid))
     return _report("draw", train, held, _looked(train, held, advance))
@@ -147,7 +109,7 @@ def check_plain(
 
 def check_masked(
     data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
-) -> PictureReport:
+) -> SizedReport:
     """Look at pictures and their masks."""
     known = find_classes(expand(data)) or find_classes(expand(valid))
     train, held = (MaskSurvey(expand(entries), columns, masked_of, known) for entries in (data, valid))
@@ -171,7 +133,7 @@ def check_masked(
 
 def check_depths(
     data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
-) -> PictureReport:
+) -> SizedReport:
     """Look at pictures and their maps of depth."""
     unit = settings.unit or None
     train, held = (DepthSurvey(expand(entries), columns, depths_of, unit) for entries in (data, valid))
@@ -190,22 +152,32 @@ def _looked(train: PictureSurvey, held: PictureSurvey, advance: Advance) -> list
         findings += tallied(name, survey.tallies, survey.rows, KINDS)
         findings += [*modes(name, survey), *too_few(name, "pictures", survey, bool(held.entries))]
         findings += repeated(name, "pictures", survey, "another answer")
-    return [*findings, *leaks(train, held, LEAKS)]
+    return [*findings, *leaks(train, held, leaks_of("pictures"))]
 
 
 def _report(
     task: str, train: PictureSurvey, held: PictureSurvey, findings: Iterable[Finding], spreads: tuple[Spread, ...] = (),
     classes: int = 0,
-) -> PictureReport:  # fmt: skip
+) -> SizedReport:  # fmt: skip
     def count(survey: PictureSurvey) -> dict[str, int]:
         told = {"classes": classes} if classes and survey is train else {}
         return {"pictures": len(survey), "entries": len(survey.entries), **told}
 
     none = np.zeros((0, 1), dtype=np.int64)
     lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("picture",), "pictures")
-    return PictureReport(
-        task, counted(train, held, count), tuple(findings), lengths, spreads=spreads, sides=train.sides
+    return SizedReport(
+        task,
+        counted(train, held, count),
+        tuple(findings),
+        lengths,
+        spreads=spreads,
+        measured=sides(train),
+        measure="pixels",
     )
+
+
+def sides(survey: PictureSurvey) -> dict[str, Any]:
+    return {"height": survey.sides[:, 0], "width": survey.sides[:, 1]}
 
 
 def _as_table(survey: PictureSurvey) -> Any:
@@ -230,28 +202,11 @@ def _seen(survey: MaskSurvey, findings: list[Finding]) -> Classes:
 
 
 def _masks(name: str, survey: MaskSurvey, there: Classes) -> Iterable[Finding]:
+    yield from parts(name, "masks", "mask", survey.pixels, there)
     total = sum(survey.pixels.values())
-    if not total or not there.names:
-        return
-    counts = {label: survey.pixels[value] for label, value in zip(there.names, there.values, strict=True)}
-    most = dict(sorted(counts.items(), key=lambda item: -item[1]))
-    shares = ", ".join(f"{label[:24]}: {100 * many / total:.1f} %" for label, many in list(most.items())[:12])
-    yield Finding("note", "classes", f"{name}classes ({shares}{', …' if len(most) > 12 else ''})", len(counts), 0.0)
-    if sum(many > 0 for many in counts.values()) < 2:
-        yield Finding(
-            "error", "one_class", f"{name}masks have one class only", 1, 0.0, (), "Nothing can be told apart."
-        )
-    void = sum(survey.pixels[value] for value in there.void) / total
-    if there.void:
-        advice = "Nothing is learnt there." if void > 0.5 else ""
-        numbers = ", ".join(map(str, there.void))
-        what = f"{name}share of the pixels that is void ({numbers}): {100 * void:.1f} %"
-        yield Finding("warning" if void > 0.5 else "note", "void", what, 0, void, (), advice)
-    absent = [label for label, many in counts.items() if not many]
-    if absent:
-        what = f"{name}classes that occur in no mask ({', '.join(absent[:12])}{', …' if len(absent) > 12 else ''})"
-        advice = "Nothing can be learnt of them." if not name else "Nothing is said about how well they are found."
-        yield Finding("warning", "absent", what, len(absent), 0.0, (), advice)
+    if there.names and there.void and total:
+        void = sum(survey.pixels[value] for value in there.void) / total
+        yield void_share(f"{name}share of the pixels that is void ({', '.join(map(str, there.void))})", void)
 
 
 def _depths(name: str, survey: DepthSurvey) -> Iterable[Finding]:
