@@ -15,7 +15,7 @@ from regard.nn import cells, neighbours, spreading
 from regard.nn.graphs import record
 from regard.nn.neighbours import nearest, weighed
 from regard.nn.packing import Packing
-from regard.nn.points import PointBody, cloud_head, point_head
+from regard.nn.points import PointBody, point_head
 from regard.nn.spreading import spread
 from regard.systems.point import PRESETS, Config, build
 from regard.waists import Batch, Offsets
@@ -103,8 +103,8 @@ def made(**changes: Any) -> PointBody:
     return build(replace(SMALL, **changes))
 
 
-def even(clouds: int = 4, count: int = 512) -> Batch:
-    return Batch(torch.stack([cloud(count, number) for number in range(clouds)]))
+def even(clouds: int = 4, count: int = 512, first: int = 0) -> Batch:
+    return Batch(torch.stack([cloud(count, number) for number in range(first, first + clouds)]))
 
 
 def uneven(counts: tuple[int, ...] = (500, 9, 911)) -> Batch:
@@ -118,10 +118,14 @@ def cloud(count: int, number: int) -> Tensor:
     return x * torch.tensor([1.0 + number, 1.0, 0.2 * number, 1.0, 0.3 * number, 1.0])
 
 
+def way_of(x: Tensor) -> Tensor:
+    """Drawn by chance: of squares behind a norm gradients would all but cancel out."""
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(x.device)
+
+
 def towards(x: Tensor) -> Tensor:
-    """How far it goes one way, drawn by chance: of squares behind a norm gradients would all but cancel out."""
-    way = torch.randn(x.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    return (x.double() * way.to(x.device)).sum()
+    """How far it goes one way."""
+    return (x.double() * way_of(x)).sum()
 
 
 def learnt(body: PointBody, batch: Batch, low: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -169,25 +173,28 @@ def test_compiled_it_says_and_learns_the_same(given: Any) -> None:
 
 def test_a_recorded_step_is_a_plain_one() -> None:
     """Clouds of one size are surveyed without waiting for the device; nothing of those it was recorded with is kept."""
-    body, batch = made().cuda().train(), even().to("cuda")
-    other = torch.rand_like(batch.x)
+    body, batch, other = made().cuda().train(), even().to("cuda"), even(first=4).to("cuda")
     plain = copy.deepcopy(body)
-    head = cloud_head(SMALL, 5).cuda()
+    ways: list[Tensor] = []
 
     def work() -> Tensor:
         for part in body.parameters():
             part.grad = None
         states = body(batch)
         assert states.summary is not None
-        (towards(states.sequence) + towards(states.summary)).backward()
-        return head(states.summary).sum()
+        said = (states.sequence.double(), states.summary.double())
+        if not ways:  # drawn before anything is recorded: nothing may come from the host then
+            ways.extend(way_of(x) for x in said)
+        loss = torch.stack([(x * way).sum() for x, way in zip(said, ways, strict=True)]).sum()
+        loss.backward()
+        return loss
 
     graph, _ = record(work, torch.device("cuda"))
-    plain.load_state_dict(body.state_dict())  # with the statistics that recording has gathered
-    batch.x.copy_(other)
+    plain.load_state_dict(body.state_dict())  # with the statistics that were gathered on the way
+    batch.x.copy_(other.x)
     graph.replay()
     torch.cuda.synchronize()
-    _, _, grads = learnt(plain, batch)
+    _, _, grads = learnt(plain, other)
     for (name, kept), right in zip(body.named_buffers(), plain.buffers(), strict=True):
         assert torch.allclose(kept, right, rtol=1e-2, atol=1e-3), name
     assert apart([part.grad.cpu() for part in body.parameters() if part.grad is not None], grads) < 0.1
