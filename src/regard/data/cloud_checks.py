@@ -34,7 +34,6 @@ of the clouds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -43,14 +42,14 @@ from regard.data.cloud_recipes import cloud_recipe_of
 from regard.data.cloud_survey import CloudSurvey
 from regard.data.clouds import clouds_of, labelled_clouds_of
 from regard.data.entries import expand
-from regard.data.file_checks import SizedReport, leaks_of, parts, void_share
+from regard.data.file_checks import SizedReport, classed, leaks_of, parts, void_share
 from regard.data.findings import SHOWN, Finding, Lengths
 from regard.data.masks import VOID, Classes
 from regard.data.pair_checks import SEEN, Kinds, among, counted, leaks, named, tallied
 from regard.data.settings import Data
 from regard.data.spread import Spread
 from regard.data.survey import Advance, unheard
-from regard.data.table_checks import SPREAD, classes, repeated, told, too_few, unknown
+from regard.data.table_checks import repeated, told, too_few
 
 Columns = Mapping[str, str] | None
 
@@ -92,11 +91,8 @@ def check_clouds(
     """Look at clouds and their classes, and at those of validation against them."""
     train, held = (CloudSurvey(entries, columns, clouds_of, False) for entries in _entries(data, valid))
     findings = _looked(train, held, advance)
-    for name, survey in named(train, held):
-        findings += classes(name, "classify", _as_table(survey))
-    findings += unknown("classify", _as_table(train), _as_table(held))
-    spreads = (Spread("classes", train.classes, held.classes),) if 1 < len(train.classes) <= SPREAD else ()
-    return _report("classify", train, held, findings, spreads, len(train.classes))
+    more, spreads = classed(train, held)
+    return _report("classify", train, held, [*findings, *more], spreads, len(train.classes))
 
 
 def check_labelled_clouds(
@@ -187,11 +183,6 @@ def _report(
         task, counted(train, held, count), tuple(findings), lengths, spreads=spreads,
         measured={"points": train.sizes, "longest side": train.extents}, measure="clouds",
     )  # fmt: skip
-
-
-def _as_table(survey: CloudSurvey) -> Any:
-    """What is asked of classes is asked of any survey that has counted some."""
-    return survey
 
 
 def _seen(survey: CloudSurvey, findings: list[Finding]) -> Classes:

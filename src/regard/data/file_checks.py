@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from regard.data.findings import Finding
 from regard.data.masks import Classes
-from regard.data.pair_checks import Leaks
-from regard.data.spread import ClassReport
+from regard.data.pair_checks import Leaks, named
+from regard.data.spread import ClassReport, Spread
+from regard.data.table_checks import SPREAD, classes, unknown
 
 POINTS = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
 SHOWN = 12
@@ -88,3 +89,11 @@ def parts(name: str, unit: str, kind: str, many: Mapping[int, int], there: Class
 def void_share(what: str, share: float) -> Finding:
     advice = "Nothing is learnt there." if share > 0.5 else ""
     return Finding("warning" if share > 0.5 else "note", "void", f"{what}: {100 * share:.1f} %", 0, share, (), advice)
+
+
+def classed(train: Any, held: Any) -> tuple[list[Finding], tuple[Spread, ...]]:
+    """What is said of the classes of samples, by surveys that have counted them: as of texts."""
+    findings = [finding for name, survey in named(train, held) for finding in classes(name, "classify", survey)]
+    findings += unknown("classify", train, held)
+    spreads = (Spread("classes", train.classes, held.classes),) if 1 < len(train.classes) <= SPREAD else ()
+    return findings, spreads

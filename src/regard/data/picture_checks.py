@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from regard.data.entries import expand
-from regard.data.file_checks import SizedReport, leaks_of, parts, void_share
+from regard.data.file_checks import SizedReport, classed, leaks_of, parts, void_share
 from regard.data.findings import Finding, Lengths
 from regard.data.masks import VOID, Classes, find_classes, seen_classes
 from regard.data.pair_checks import SEEN, Kinds, counted, leaks, named, tallied
@@ -52,7 +52,7 @@ from regard.data.pictures import depths_of, masked_of, pictures_of, plain_of
 from regard.data.settings import Data
 from regard.data.spread import Spread
 from regard.data.survey import Advance, unheard
-from regard.data.table_checks import SPREAD, classes, repeated, told, too_few, unknown
+from regard.data.table_checks import repeated, told, too_few
 
 Columns = Mapping[str, str] | None
 
@@ -92,11 +92,8 @@ def check_pictures(
     """Look at pictures and their classes, and at those of validation against them."""
     train, held = (PictureSurvey(expand(entries), columns, pictures_of) for entries in (data, valid))
     findings = _looked(train, held, advance)
-    for name, survey in named(train, held):
-        findings += classes(name, "classify", _as_table(survey))
-    findings += unknown("classify", _as_table(train), _as_table(held))
-    spreads = (Spread("classes", train.classes, held.classes),) if 1 < len(train.classes) <= SPREAD else ()
-    return _report("classify", train, held, findings, spreads, len(train.classes))
+    more, spreads = classed(train, held)
+    return _report("classify", train, held, [*findings, *more], spreads, len(train.classes))
 
 
 def check_plain(
@@ -178,11 +175,6 @@ def _report(
 
 def sides(survey: PictureSurvey) -> dict[str, Any]:
     return {"height": survey.sides[:, 0], "width": survey.sides[:, 1]}
-
-
-def _as_table(survey: PictureSurvey) -> Any:
-    """What is asked of classes is asked of any survey that has counted some."""
-    return survey
 
 
 def modes(name: str, survey: PictureSurvey) -> Iterable[Finding]:
