@@ -1,0 +1,98 @@
+"""The Universal Transformer, both sides and the encoder alone, and positions that begin anywhere, on a CUDA device: recorded
+training of packed rows is plain training, and what is said and how long is thought are the CPU's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from regard.decode.search import search
+from regard.decode.settings import Decode
+from regard.learn.compute import Compute, Loss, Recorded
+from regard.learn.settings import Train
+from regard.learn.world import World
+from regard.tasks.task import Terms
+from regard.waists import Batch
+from test_cuda_ancestors import apart, without_chance
+from tiny import CASES, TINY, collate, tiny
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+universal = [case for case in CASES if case[0] in ("universal", "universal-encoder")]
+cases = pytest.mark.parametrize(("name", "label"), universal)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("packed", [False, True])
+@cases
+def test_recorded_steps_are_plain_ones(name: str, label: str, packed: bool, precision: str) -> None:
+    still = {"shift": 0} if name == "universal" else {}
+    model = without_chance(tiny(name, label, **still).float()).cuda().train()
+    batch = collate(model, TINY[name].samples, packed=packed)
+    settings, results = Train(precision=precision), []  # type: ignore[arg-type]
+    for way in ("plain", "graph"):
+        model.zero_grad(set_to_none=True)
+        compute = Compute(Loss(model, model.task, Terms(0.1)), settings, torch.device("cuda"), World(), steady=True)
+        compute.choose(way)  # type: ignore[arg-type]
+        for _ in range(2):
+            compute.clear()
+            total, count = compute(batch)
+        assert compute.way == way and isinstance(compute.run, Recorded) == (way == "graph")
+        grown = [p.grad.clone() for p in compute.parameters if p.grad is not None]
+        results.append([total.clone(), count.clone(), *grown])
+    assert apart(results[1], results[0]) < (1e-4 if precision == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@cases
+def test_the_device_thinks_as_long_as_the_cpu_and_comes_to_the_same(name: str, label: str, packed: bool) -> None:
+    model = tiny(name, label).float().eval()
+    batch = collate(model, TINY[name].samples, packed=packed)
+    there = copy.deepcopy(model).cuda()
+    with torch.no_grad():
+        right, ours = model.body(batch), there.body(batch.to("cuda"))
+    for mine, wanted in ((ours.sequence, right.sequence), *pondered(ours, right)):
+        assert mine is not None
+        assert torch.allclose(mine.cpu().double(), wanted.double(), atol=1e-4 * float(wanted.abs().max() + 1))
+
+
+def pondered(ours: Any, right: Any) -> list[tuple[Any, Any]]:
+    found = [(ours.ponder, right.ponder)] if right.ponder is not None else []
+    return found + [(ours.side[key], right.side[key]) for key in right.side if key == "target_ponder"]
+
+
+@pytest.mark.parametrize("label", [label for name, label in universal if name == "universal"])
+def test_the_device_says_what_the_cpu_says(label: str) -> None:
+    model = tiny("universal", label).float().eval()
+    batch = collate(model, TINY["universal"].samples)
+    prompt = Batch(batch.x, batch.mask, torch.full((len(batch.x), 1), model.config.start))
+    limits = torch.full((len(batch.x),), 8)
+    there = copy.deepcopy(model.body).cuda()
+    for decode in (Decode(beam=1), Decode(beam=3)):
+        with torch.no_grad():
+            right = search(model.body, prompt, model.config.end, limits, decode)
+            ours = search(there, prompt.to("cuda"), model.config.end, limits, decode)
+        assert [[found.tokens for found in row] for row in ours] == [[found.tokens for found in row] for row in right]
+
+
+@pytest.mark.parametrize("name", ["transformer", "universal"])
+def test_positions_begin_elsewhere_each_time_a_recording_is_repeated(name: str) -> None:
+    """And packed rows of one recording learn what those of plain steps learn, on the average."""
+    model = without_chance(tiny(name, shift=40).float()).cuda().train()
+    batch = collate(model, TINY[name].samples, packed=True)
+    compute = Compute(Loss(model, model.task, Terms(0.0)), Train(), torch.device("cuda"), World(), steady=True)
+    means = {}
+    for way in ("plain", "graph"):
+        compute.choose(way)  # type: ignore[arg-type]
+        told = []
+        for _ in range(200):
+            compute.clear()
+            total, count = compute(batch)
+            told.append(float(total) / float(count))
+        assert compute.way == way and len(set(told)) > 50
+        means[way] = torch.tensor(told)
+    gap = abs(float(means["plain"].mean() - means["graph"].mean()))
+    assert gap < 5 * float(means["plain"].std()) / 10
