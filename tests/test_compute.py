@@ -13,6 +13,7 @@ from regard.learn import compute as ways
 from regard.learn.compute import TIMED, WARM, Chooser, Compute, Loss
 from regard.learn.settings import Train
 from regard.learn.world import World
+from regard.systems.point import PRESETS, build
 from regard.tasks.task import Terms
 from regard.tasks.translate import Translate
 from regard.waists import Batch, Offsets
@@ -33,7 +34,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
     chosen: list[str] = []
     compute: Any = SimpleNamespace(device=torch.device("cuda"), recordable=more.pop("recordable", True), world=World())
-    compute.compiles = more.pop("compiles", True)
+    compute.compiles, compute.steady = more.pop("compiles", True), True
     compute.way, fails = "", more.pop("fails", False)
     shapes = more.pop("shapes", 0)
 
@@ -71,6 +72,20 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
     assert set(chooser.times) == {"graph", "compiled"} and chooser.times["compiled"] == pytest.approx(compiled)
 
 
+def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clouds of differing sizes were, once, and a run of minutes took a day."""
+    seconds = {"plain": 0.1, "compiled": 20.0}
+    chosen, said, chooser = choose(monkeypatch, seconds, 4000, recordable=False)
+    assert (
+        chosen == ["plain", "compiled", "plain"]
+        and not chooser.trying
+        and chooser.times == {"plain": pytest.approx(0.1)}
+    )
+    assert "going on with plain" in said[-1]
+    slow = {"plain": 30.0, "compiled": 20.0}  # steps that are long by themselves are waited for
+    assert choose(monkeypatch, slow, 4000, recordable=False)[2].compute.way == "compiled"
+
+
 def test_shapes_that_change_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(monkeypatch, {"plain": 0.001}, 50, recordable=False)[0] == ["plain"]
 
@@ -85,6 +100,11 @@ def test_a_system_that_gains_nothing_by_compiling_is_not_compiled(monkeypatch: p
     model = tiny("rnnsearch")
     compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=False)
     assert not compute.compiles
+    body = build(PRESETS["point-tiny"].config)  # clouds of one size are, others are not
+    for steady in (True, False):
+        loss = torch.nn.ModuleDict({"body": body})
+        loss.model = loss
+        assert Compute(loss, Train(), torch.device("cpu"), World(), steady).compiles == steady
 
 
 def test_what_was_found_before_an_interruption_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +155,7 @@ def test_a_window_with_a_validation_in_it_is_no_measure(monkeypatch: pytest.Monk
 
 
 def test_steps_in_which_shapes_are_recorded_are_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": 2.0}, 400, shapes=40)
+    _, _, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": 2.0}, 400, shapes=10)
     assert chooser.compute.way == "graph" and chooser.times == {"graph": pytest.approx(1), "compiled": pytest.approx(2)}
     compute, (one, two), _ = several()
     monkeypatch.setattr("regard.learn.compute.record", lambda work, *_, **__: (Repeated(work, work()), work()))

@@ -32,6 +32,10 @@ WORDS = {"plain": "computing", "graph": "recording a CUDA graph", "compiled": "t
 WARM, TIMED = 4, 12
 """Steps before the clock starts, and while it runs, when ways are compared."""
 
+PATIENCE = 150.0
+"""Seconds that a trial of torch.compile may take beside the steps themselves: code that is made anew for every grain is never
+faster."""
+
 WORTH = 300.0
 """Seconds of work left from which compiling, which takes a minute, is tried."""
 
@@ -59,7 +63,7 @@ class Compute:
         self.steady = steady
         self.recordable = (steady or few) and device.type == "cuda" and world.size == 1
         body = getattr(getattr(loss, "model", None), "body", None)
-        self.compiles: bool = getattr(body, "compiles", True)
+        self.compiles: bool = getattr(body, "compiles", True) and (steady or getattr(body, "compiles_sizes", True))
         """whether torch.compile is worth a try: of loops over tokens it would write out every step, anew for each length"""
         self.parameters = [p for p in loss.parameters() if p.requires_grad]
         if device.type == "cpu":
@@ -250,16 +254,17 @@ class Chooser:
         self.compute, self.settings, self.say = compute, settings, say
         compute.say = say
         self.times: dict[Way, float] = {}
-        self.seen, self.begun, self.tried = 0, 0.0, False
+        self.seen, self.begun, self.tried, self.since = 0, 0.0, False, 0.0
         self.shapes = 0
-        base: Way = "graph" if compute.recordable else "plain"
-        asked: dict[str, Way] = {"off": "plain", "graph": base, "on": "compiled"}
+        self.base: Way = "graph" if compute.recordable else "plain"
+        asked: dict[str, Way] = {"off": "plain", "graph": self.base, "on": "compiled"}
         cuda = compute.device.type == "cuda"
         self.trying = settings.compile == "auto" and cuda and not known and compute.compiles
-        way = asked.get(settings.compile, base)
+        way = asked.get(settings.compile, self.base)
         if way == "compiled" and not compute.compiles:
-            say("  train.compile=on: torch.compile has nothing to gain on this system, which is computed without it")
-            way = base
+            why = "on this system" if compute.steady else "on this system with samples of differing sizes"
+            say(f"  train.compile=on: torch.compile has nothing to gain {why}, which is computed without it")
+            way = self.base
         if known in WORDS and settings.compile == "auto" and cuda:  # what was found before the run was interrupted
             way = known  # type: ignore[assignment]
         if way == "compiled":
@@ -270,6 +275,11 @@ class Chooser:
         """After each step, `left` before the end; one with a validation in it, or with a shape that is new or recorded, is no
         measure, and the count begins anew."""
         if not self.trying:
+            return
+        if self.tried and self._endless():
+            self.trying = False
+            self.compute.choose(self.base)
+            self.say(f"  torch.compile goes on making code; going on with {self.compute.way}, without it")
             return
         if disturbed or self.compute.shapes != self.shapes:
             self.seen, self.shapes = 0, self.compute.shapes
@@ -282,19 +292,23 @@ class Chooser:
             torch.cuda.synchronize()
             self._timed((time.perf_counter() - self.begun) / TIMED, left)
 
+    def _endless(self) -> bool:
+        spent, usual = time.perf_counter() - self.since, (WARM + TIMED) * max(self.times.values())
+        return bool(self.compute.world.highest(int(spent > PATIENCE + 2 * usual)))
+
     def _timed(self, pace: float, left: int) -> None:
         way, self.seen = self.compute.way, 0
         self.times[way] = pace
         worth = self.compute.world.highest(int(left * pace > WORTH))
         if not self.tried and worth:
-            self.tried = True
+            self.tried, self.since = True, time.perf_counter()
             self.say(f"  {1000 * pace:.1f} ms a step; trying torch.compile, which takes a minute")
             self.compute.choose("compiled")
             return
         self.trying = False
         best = min(self.times, key=lambda name: self.times[name])
         if self.compute.world.highest(int(best != way)):
-            self.compute.choose("graph" if self.compute.recordable else "plain")
+            self.compute.choose(self.base)
         if len(self.times) > 1:
             listed = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in self.times.items())
             self.say(f"  a step: {listed}; going on with {self.compute.way}")

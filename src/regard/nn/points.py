@@ -119,6 +119,10 @@ class PointBody(nn.Module):
     `rates`: one point in so many is kept, at each stage after the first; `counts`: neighbours of a point, at each. `ordered`:
     points are looked at in an order of their own, so that the order in which they are given means nothing."""
 
+    compiles_sizes = False
+    """torch.compile is for clouds of one size: of others it would make code anew for each set of levels at which points have too
+    few neighbours, half a minute each time"""
+
     def __init__(
         self, inputs: int, down: Sequence[Stage], up: Sequence[Stage], rates: Sequence[int], counts: Sequence[int],
         ordered: bool = True,
@@ -131,18 +135,19 @@ class PointBody(nn.Module):
         self.inputs, self.ordered = inputs, ordered
         self.rates, self.counts = tuple(rates), tuple(counts)
         self.down, self.up = nn.ModuleList(down), nn.ModuleList(up)
+        self.rises = len(up) > 0
 
     def forward(self, batch: Batch) -> States:
         """`sequence` (1, N, D) are the states of all points as they were given, or (1, M, D) those of the coarsest level where
         nothing leads back; `summary` (B, D) the mean of the coarsest ones of each cloud; `side` has `level0`, `level1`, …,
         the points of the input that each level keeps."""
         x, offsets = self._packed(batch)
-        found = survey(x, offsets, self.rates, self.counts, bool(self.up), self.ordered)
+        found = survey(x, offsets, self.rates, self.counts, self.rises, self.ordered)
         clouds = len(offsets.starts) - 1
         kept = self._down(gathered(x, found.levels[0].names), found.levels)
         summary = found.levels[-1].mean(kept[-1], clouds)
         x = kept[-1]
-        if self.up:
+        if self.rises:
             x = self._up(kept, found.levels, clouds)
             x = x if found.back is None else gathered(x, found.back)
         side = {f"level{number}": level.names for number, level in enumerate(found.levels)}
