@@ -23,6 +23,7 @@ from regard.data.clouds import CloudFile
 from regard.data.ply import write_ply
 from regard.data.settings import Data
 from regard.data.shelf import Shelf, bytes_of
+from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError, SettingError
 from regard.inputs.points import Points
 from regard.model import Model
@@ -31,7 +32,9 @@ from regard.runs.kinds import task_for
 from regard.systems import find_system
 from regard.tasks import GATHERING, find_task, means
 from regard.tasks.clouded import Clouded, file_of, packed, packs, row_of_cloud
+from regard.tasks.discern import VOTES
 from regard.tasks.partition import right_of
+from regard.tasks.task import Sums
 from regard.waists import IGNORE, Batch
 from tiny import near
 
@@ -297,6 +300,25 @@ def test_permuted_points_permute_the_answer(task: str) -> None:
     else:
         assert (one.extra["classes"][order] == other.extra["classes"]).all()
         assert np.allclose(one.extra["sure"][order], other.extra["sure"], atol=1e-6) and one.extra["sure"].std() > 1e-3
+
+
+def test_a_cloud_of_more_points_than_are_drawn_is_looked_at_until_each_was_seen(tmp_path: Path) -> None:
+    """What is said is the mean of what is said of each draw; also where a folder is scored."""
+    model, points = made("classify", Points(32, "unit")), Points(32, "unit")
+    asked = [cloud(90), cloud(20), cloud(32), cloud(33)]
+    each = [points.draws(one, VOTES) for one in asked]
+    assert [len(draws) for draws in each] == [3, 1, 1, 2]
+    for answer, draws in zip(model.answer(asked), each, strict=True):
+        right = [model.logits(torch.from_numpy(x).double()[None]).softmax(-1)[0].detach().numpy() for x in draws]
+        assert np.allclose(answer.scores, np.mean(right, axis=0), atol=1e-5)
+    apart = np.abs(np.subtract(*(model.answer(one).scores for one in (asked[0], asked[0].taken(np.arange(32))))))
+    assert apart.max() > 1e-3
+    for number, one in enumerate(asked):
+        write_ply(tmp_path / f"{number}.ply", one)
+    samples = [CloudFile(str(tmp_path / f"{number}.ply"), "ball") for number in range(len(asked))]
+    encoded = model.task.encode(samples, points, model.config, 0, None, LABELS["classify"])
+    scored = model.task.score(model, encoded, Decode(), Data(), Sums(1.0, 4.0))[1]
+    assert np.allclose([a.scores for a in scored], [a.scores for a in model.answer(asked)], atol=1e-5)
 
 
 @both

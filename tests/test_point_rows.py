@@ -12,7 +12,7 @@ import pytest
 from regard.data.cloud import Cloud
 from regard.errors import DataError, SettingError
 from regard.inputs.pieces import Votes, columns, dealt, parts, pieces
-from regard.inputs.points import FILE, Points, drawn
+from regard.inputs.points import FILE, Points, drawn, rounds
 from regard.inputs.shaking import STILL, Shaking, about, kept, shake
 from regard.inputs.thinning import thin
 
@@ -381,3 +381,17 @@ def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
     np.testing.assert_array_equal(found.kept, keep)
     np.testing.assert_array_equal(said, truth[cell])
     assert votes.chances(found.cell).shape == (3000, 5)
+
+
+def test_points_come_round_until_each_was_drawn() -> None:
+    for many, count in ((10, 4), (8, 4), (9, 8), (4, 4), (3, 4), (7, 0)):
+        some = rounds(many, count, 99)
+        assert set(np.concatenate(some)) == set(range(many)), "each"
+        assert all(len(set(one)) == len(one) == (min(count, many) or many) for one in some), "none twice in one draw"
+        assert len(some) == (-(-many // count) if count else 1)
+        assert (some[0] == drawn(many, count)).all()
+    assert len(rounds(1000, 4, 3)) == 3
+    cloud = Cloud(np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32))
+    points = Points(20, "unit")
+    first, *others = points.draws(cloud, 8)
+    assert np.array_equal(first, points.prepare(cloud)[0]) and [len(one) for one in others] == [20, 20]

@@ -122,11 +122,20 @@ class Points:
 
         Without chance this is a pure function of the cloud: of each cell the first point is kept, of a scene with blocks the
         column about its middle, and of more than `count` points those that a fixed shuffle puts first."""
+        kept = self._left(cloud, random)
+        kept = kept[drawn(len(kept), self.count, random)]
+        return self.framed(self.rows(cloud, kept)), kept
+
+    def draws(self, cloud: Placed, most: int) -> list[Rows]:
+        """Several such, without chance, until each point was drawn once, up to so many; the first is that of `prepare`."""
+        kept = self._left(cloud, None)
+        return [self.framed(self.rows(cloud, kept[some])) for some in rounds(len(kept), self.count, most)]
+
+    def _left(self, cloud: Placed, random: np.random.Generator | None) -> Numbers:
         kept, _ = thin(cloud.places, self.voxel, random)
         if self.block and len(kept):
             kept = kept[self._column(cloud.places[kept], random)]
-        kept = kept[drawn(len(kept), self.count, random)]
-        return self.framed(self.rows(cloud, kept)), kept
+        return kept
 
     def rows(self, cloud: Placed, chosen: Numbers | None = None) -> Rows:
         """(n, width) these points of a cloud, or all, where they are."""
@@ -167,11 +176,18 @@ class Points:
 
 def drawn(many: int, count: int, random: np.random.Generator | None = None) -> Numbers:
     """Which of so many are taken, `count` at most (0: all); without chance those that a fixed shuffle puts first."""
-    if not count or many <= count:
-        return np.arange(many)
-    if random is None:
-        return np.random.default_rng(many).permutation(many)[:count]
+    if random is None or not count or many <= count:
+        return rounds(many, count, 1)[0]
     return random.choice(many, count, replace=False)
+
+
+def rounds(many: int, count: int, most: int) -> list[Numbers]:
+    """So many in a fixed shuffle, `count` at a time, up to `most` times; the last is filled up with those that came first."""
+    if not count or many <= count:
+        return [np.arange(many)]
+    order = np.random.default_rng(many).permutation(many)
+    turns = min(-(-many // count), most)
+    return [order.take(np.arange(turn * count, (turn + 1) * count), mode="wrap") for turn in range(turns)]
 
 
 def _middle(places: NDArray[np.float64], points: Points) -> NDArray[Any]:

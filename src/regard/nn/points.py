@@ -120,8 +120,8 @@ class PointBody(nn.Module):
     points are looked at in an order of their own, so that the order in which they are given means nothing."""
 
     compiles_sizes = False
-    """torch.compile is for clouds of one size: of others it would make code anew for each set of levels at which points have too
-    few neighbours, half a minute each time"""
+    """torch.compile is for clouds of one size: of others it would make code anew for each set of levels at which points have
+    too few neighbours, half a minute each time"""
 
     def __init__(
         self, inputs: int, down: Sequence[Stage], up: Sequence[Stage], rates: Sequence[int], counts: Sequence[int],

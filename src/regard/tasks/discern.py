@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
+from regard.data.cloud import Cloud
 from regard.data.clouds import CloudFile, iterate_clouds
 from regard.data.rows import Empty
 from regard.decode.settings import Decode
+from regard.inputs.points import Points
 from regard.nn.loss import cross_entropy
 from regard.nn.points import cloud_head
 from regard.tasks.asked import Asked
-from regard.tasks.clouded import Clouded, packed, packs
+from regard.tasks.clouded import Clouded, Gathering, packed, packs
 from regard.tasks.naming import Naming
 from regard.tasks.task import Encoded, Terms
 from regard.waists import Answer, Batch, States
+
+VOTES = 8
+"""Times that a large cloud is looked at, at most."""
 
 
 class Discern(Naming, Clouded):
@@ -56,9 +61,21 @@ class Discern(Naming, Clouded):
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each cloud (a path, bytes, a `Cloud` or an array) the likeliest class, with all probabilities."""
         points = model.points_or_refuse()
-        rows = [points.prepare(self.asked(item, points))[0] for item in inputs]
-        answers: list[Answer] = []
-        for some in packs(map(len, rows)):
-            x, offsets = packed(rows[some])
-            answers += self.answers(model, Batch(x, offsets=offsets), decode)
-        return answers
+        return self.named(model, self.voted(model, (self.asked(item, points) for item in inputs), points), decode)
+
+    def answered(self, model: Asked, encoded: Encoded, rows: np.ndarray, decode: Decode) -> list[Answer]:
+        how: Gathering = encoded.how
+        return self.named(model, self.voted(model, (self.opened(encoded, int(n)) for n in rows), how.points), decode)
+
+    def voted(self, model: Asked, clouds: Iterable[Cloud], points: Points) -> np.ndarray:
+        """(B, classes) probabilities. A cloud of more points than are drawn is looked at several times, each time at others of
+        its points, and what is said is the mean."""
+        draws = [points.draws(cloud, VOTES) for cloud in clouds]
+        rows = [x for some in draws for x in some]
+        tables = []
+        for part in packs(map(len, rows)):
+            x, offsets = packed(rows[part])
+            tables.append(self.table(model, Batch(x, offsets=offsets)))
+        firsts = np.cumsum([0, *map(len, draws[:-1])])
+        many = np.array([len(some) for some in draws])
+        return np.add.reduceat(np.concatenate(tables), firsts) / many[:, None] if draws else np.zeros((0, 0))

@@ -58,17 +58,24 @@ class Naming(Opened):
     def chances(self, model: Asked, logits: Tensor) -> Tensor:
         return logits.sigmoid() if tells_several(model) else logits.softmax(-1)
 
-    def answers(self, model: Asked, batch: Batch, decode: Decode) -> list[Answer]:
+    def table(self, model: Asked, batch: Batch) -> np.ndarray:
+        """(B, classes) probabilities."""
+        with torch.inference_mode():
+            return self.chances(model, self.logits(model, batch.to(model.device)).float()).cpu().numpy()
+
+    def named(self, model: Asked, table: np.ndarray, decode: Decode) -> list[Answer]:
         """The likeliest class of each, with all probabilities."""
         labels, several = model.identity.labels, tells_several(model)
-        with torch.inference_mode():
-            table = self.chances(model, self.logits(model, batch.to(model.device)).float()).cpu().numpy()
         answers = []
         for row in table:
             said = {label: float(chance) for label, chance in zip(labels, row, strict=True)}
             value = likely(said, decode.threshold) if several else labels[int(row.argmax())]
             answers.append(Answer(value, tuple(said.values()), (), {"probabilities": said}))
         return answers
+
+    def answered(self, model: Asked, encoded: Encoded, rows: np.ndarray, decode: Decode) -> list[Answer]:
+        """Of samples that are there to be scored."""
+        return self.named(model, self.table(model, self.collate(encoded, rows, model.config)), decode)
 
     def score(
         self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
@@ -79,7 +86,7 @@ class Naming(Opened):
         answers: list[Answer] = []
         for start in range(0, count, step := self.at_a_time(encoded.how)):
             rows = np.arange(start, min(start + step, count))
-            answers += self.answers(model, self.collate(encoded, rows, model.config), decode)
+            answers += self.answered(model, encoded, rows, decode)
         right = [labels[int(encoded.sides["label"][number][0])] for number in range(count)]
         if tells_several(model):
             return scored_several([(label,) for label in right], answers, most is None), answers

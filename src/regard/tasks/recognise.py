@@ -93,7 +93,7 @@ class Recognise(Naming, Pictured):
         pixels = model.pixels_or_refuse()
         for start in range(0, len(inputs), most := together(pixels)):
             x = self.asked(inputs[start : start + most], pixels)
-            answers += self.answers(model, Batch(x), decode)
+            answers += self.named(model, self.table(model, Batch(x)), decode)
         return answers
 
 
