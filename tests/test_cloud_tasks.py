@@ -306,9 +306,12 @@ def test_a_cloud_of_more_points_than_are_drawn_is_looked_at_until_each_was_seen(
     """What is said is the mean of what is said of each draw; also where a folder is scored."""
     model, points = made("classify", Points(32, "unit")), Points(32, "unit")
     asked = [cloud(90), cloud(20), cloud(32), cloud(33)]
-    each = [points.draws(one, VOTES) for one in asked]
+    each = [points.draws(one, 1, VOTES) for one in asked]
     assert [len(draws) for draws in each] == [3, 1, 1, 2]
-    for answer, draws in zip(model.answer(asked), each, strict=True):
+    more = [points.draws(one, 10, 10) for one in asked]
+    assert [len(draws) for draws in more] == [10] * 4
+    said = [*zip(model.answer(asked), each, strict=True), *zip(model.answer(asked, votes=10), more, strict=True)]
+    for answer, draws in said:
         right = [model.logits(torch.from_numpy(x).double()[None]).softmax(-1)[0].detach().numpy() for x in draws]
         assert np.allclose(answer.scores, np.mean(right, axis=0), atol=1e-5)
     apart = np.abs(np.subtract(*(model.answer(one).scores for one in (asked[0], asked[0].taken(np.arange(32))))))

@@ -385,13 +385,22 @@ def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
 
 def test_points_come_round_until_each_was_drawn() -> None:
     for many, count in ((10, 4), (8, 4), (9, 8), (4, 4), (3, 4), (7, 0)):
-        some = rounds(many, count, 99)
+        some = rounds(many, count, 1, 99)
         assert set(np.concatenate(some)) == set(range(many)), "each"
         assert all(len(set(one)) == len(one) == (min(count, many) or many) for one in some), "none twice in one draw"
         assert len(some) == (-(-many // count) if count else 1)
         assert (some[0] == drawn(many, count)).all()
-    assert len(rounds(1000, 4, 3)) == 3
+    assert len(rounds(1000, 4, 1, 3)) == 3 and len(rounds(10, 8, 5, 5)) == 5
     cloud = Cloud(np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32))
     points = Points(20, "unit")
-    first, *others = points.draws(cloud, 8)
+    first, *others = points.draws(cloud, 1, 8)
     assert np.array_equal(first, points.prepare(cloud)[0]) and [len(one) for one in others] == [20, 20]
+
+
+def test_of_a_small_cloud_several_looks_leave_out_a_tenth_each_and_each_another() -> None:
+    for many, count in ((40, 0), (40, 64), (10, 10), (2, 0)):
+        looks = rounds(many, count, 10, 10)
+        left = [set(range(many)) - set(look) for look in looks]
+        assert all(len(one) == max(many // 10, 1) for one in left) and len(looks) == 10
+        assert set.union(*left) == set(range(many)), "each is left out once"
+    assert [one.tolist() for one in rounds(1, 0, 5, 5)] == [[0]]

@@ -43,6 +43,9 @@ class Decode:
     """span: nothing is answered where that is believed more than the best answer, by more than this; none: 0 where a model
     has learnt to say nothing, and others always answer. classify: from this probability on a label is said, where a text may
     have several; none: 0.5"""
+    votes: int = 1
+    """looks at a cloud whose class is told, each at other points, which are averaged: at least so many. 1: one, or as many as a
+    large cloud needs until each of its points was seen, up to 8"""
     repetition: float = 1.0
     """above 1, tokens of the prompt and the answer are less likely to be said again: their logits are divided by it where
     positive, multiplied where negative"""
@@ -60,7 +63,7 @@ class Decode:
     """of a prompt longer than the context keep the end instead of refusing it"""
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("best", 1), ("longer", 0), ("top_k", 0), ("length", 0)):
+        for name, least in (("beam", 1), ("best", 1), ("votes", 1), ("longer", 0), ("top_k", 0), ("length", 0)):
             if getattr(self, name) < least:
                 raise SettingError(f"decode.{name} must be at least {least}, not {getattr(self, name)}.")
         if not 0 <= self.temperature < float("inf"):

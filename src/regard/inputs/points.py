@@ -25,6 +25,7 @@ from regard.inputs.thinning import thin
 FILE = "points.json"
 Frame = Literal["unit", "centred", "floor"]
 Axis = Literal["x", "y", "z"]
+TENTH = 10
 FEATURES = ("colours", "normals")
 """What may stand beside a place, in this order."""
 
@@ -126,10 +127,11 @@ class Points:
         kept = kept[drawn(len(kept), self.count, random)]
         return self.framed(self.rows(cloud, kept)), kept
 
-    def draws(self, cloud: Placed, most: int) -> list[Rows]:
-        """Several such, without chance, until each point was drawn once, up to so many; the first is that of `prepare`."""
+    def draws(self, cloud: Placed, least: int, most: int) -> list[Rows]:
+        """Several such, without chance, until each point was drawn once, so many at least and at most; the first of one is that
+        of `prepare`."""
         kept = self._left(cloud, None)
-        return [self.framed(self.rows(cloud, kept[some])) for some in rounds(len(kept), self.count, most)]
+        return [self.framed(self.rows(cloud, kept[some])) for some in rounds(len(kept), self.count, least, most)]
 
     def _left(self, cloud: Placed, random: np.random.Generator | None) -> Numbers:
         kept, _ = thin(cloud.places, self.voxel, random)
@@ -177,16 +179,19 @@ class Points:
 def drawn(many: int, count: int, random: np.random.Generator | None = None) -> Numbers:
     """Which of so many are taken, `count` at most (0: all); without chance those that a fixed shuffle puts first."""
     if random is None or not count or many <= count:
-        return rounds(many, count, 1)[0]
+        return rounds(many, count, 1, 1)[0]
     return random.choice(many, count, replace=False)
 
 
-def rounds(many: int, count: int, most: int) -> list[Numbers]:
-    """So many in a fixed shuffle, `count` at a time, up to `most` times; the last is filled up with those that came first."""
+def rounds(many: int, count: int, least: int, most: int) -> list[Numbers]:
+    """So many in a fixed shuffle that goes round, `count` at a time until each has come, `least` times or more, up to `most`.
+    Where one time would be enough and several are wanted, each leaves out another tenth."""
     if not count or many <= count:
-        return [np.arange(many)]
+        if least == 1 or many < 2:
+            return [np.arange(many)]
+        count = many - max(many // TENTH, 1)
     order = np.random.default_rng(many).permutation(many)
-    turns = min(-(-many // count), most)
+    turns = min(max(-(-many // count), least), most)
     return [order.take(np.arange(turn * count, (turn + 1) * count), mode="wrap") for turn in range(turns)]
 
 

@@ -23,14 +23,14 @@ from regard.tasks.task import Encoded, Terms
 from regard.waists import Answer, Batch, States
 
 VOTES = 8
-"""Times that a large cloud is looked at, at most."""
+"""Times that a large cloud is looked at, at most, where a person does not want more."""
 
 
 class Discern(Naming, Clouded):
     about = "point clouds with a class (a folder for each, or a table); answers with the class"
     columns = ("cloud", "label")
     sides = ("cloud", "label")
-    heeds = Clouded.heeds
+    heeds = (*Clouded.heeds, "decode.votes")
     many, framed = 1024, "unit"
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[CloudFile | Empty]:
@@ -61,16 +61,19 @@ class Discern(Naming, Clouded):
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each cloud (a path, bytes, a `Cloud` or an array) the likeliest class, with all probabilities."""
         points = model.points_or_refuse()
-        return self.named(model, self.voted(model, (self.asked(item, points) for item in inputs), points), decode)
+        return self.named(
+            model, self.voted(model, (self.asked(item, points) for item in inputs), points, decode), decode
+        )
 
     def answered(self, model: Asked, encoded: Encoded, rows: np.ndarray, decode: Decode) -> list[Answer]:
         how: Gathering = encoded.how
-        return self.named(model, self.voted(model, (self.opened(encoded, int(n)) for n in rows), how.points), decode)
+        clouds = (self.opened(encoded, int(number)) for number in rows)
+        return self.named(model, self.voted(model, clouds, how.points, decode), decode)
 
-    def voted(self, model: Asked, clouds: Iterable[Cloud], points: Points) -> np.ndarray:
+    def voted(self, model: Asked, clouds: Iterable[Cloud], points: Points, decode: Decode) -> np.ndarray:
         """(B, classes) probabilities. A cloud of more points than are drawn is looked at several times, each time at others of
         its points, and what is said is the mean."""
-        draws = [points.draws(cloud, VOTES) for cloud in clouds]
+        draws = [points.draws(cloud, decode.votes, max(VOTES, decode.votes)) for cloud in clouds]
         rows = [x for some in draws for x in some]
         tables = []
         for part in packs(map(len, rows)):
