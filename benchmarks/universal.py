@@ -364,7 +364,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*NAMES, *TASKS, JOINT, *SIZES, []))
     parser.add_argument("--together", type=int, default=1, help="trainings at a time")
-    parser.add_argument("--samples", type=int, default=100_000, help="questions to learn from")
+    parser.add_argument("--samples", type=int, default=200_000, help="questions to learn from")
     parser.add_argument("--count", type=int, default=1000, help="questions of each kind to validate and to test by")
     parser.add_argument("--set", nargs="*", default=[], help="further settings of the trainings")
     asked = parser.parse_args()
