@@ -383,6 +383,37 @@ def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
     assert votes.chances(found.cell).shape == (3000, 5)
 
 
+def test_tilts_mirrors_and_stretches_are_what_they_are_called() -> None:
+    x = np.eye(3, dtype=np.float32)
+    turns = np.stack([shake(x, generator(n), Shaking(tilt=10)) for n in range(2000)])  # rows are where the axes went
+    np.testing.assert_allclose(turns @ turns.transpose(0, 2, 1), np.broadcast_to(x, turns.shape), atol=1e-6)
+    angles = np.degrees(np.arccos(np.clip((np.trace(turns, axis1=1, axis2=2) - 1) / 2, -1, 1)))
+    assert 9 < np.sqrt((angles**2).mean()) < 11 and angles.max() <= 30.01
+    assert np.abs((turns - x).mean(0)).max() < 0.02, "no way is preferred"
+    mirrored = [shake(x, generator(n), Shaking(flip=True, up="y")).diagonal().tolist() for n in range(300)]
+    assert {tuple(one) for one in mirrored} == {(1, 1, 1), (-1, 1, 1), (1, 1, -1)}
+    assert 0.4 < np.mean([min(one) == 1 for one in mirrored]) < 0.6
+    stretched = np.stack([shake(x, generator(n), Shaking(stretch=0.25)) for n in range(500)])
+    assert not (stretched * (1 - x)).any()
+    factors = stretched.diagonal(axis1=1, axis2=2)
+    assert (
+        0.8 <= factors.min() < 0.82 and 1.23 < factors.max() <= 1.25 and np.abs(np.corrcoef(factors.T) - x).max() < 0.15
+    )
+
+
+def test_normals_of_what_is_stretched_stand_upright_on_it() -> None:
+    random = np.random.default_rng(3)
+    ball = random.standard_normal((200, 3))
+    ball /= np.sqrt((ball**2).sum(1, keepdims=True))
+    x = np.concatenate([ball, ball], 1).astype(np.float32)  # of a ball the normal is the place
+    found = shake(x, generator(2), Shaking("any", stretch=0.5, flip=True, tilt=20), 3).astype(np.float64)
+    np.testing.assert_allclose((found[:, 3:] ** 2).sum(1), 1, atol=1e-6)
+    form = np.linalg.lstsq(ball, found[:, :3], rcond=None)[0]
+    along = np.cross(ball, random.standard_normal((200, 3))) @ form  # a direction along the surface, taken along
+    assert np.abs((along * found[:, 3:]).sum(1)).max() < 1e-5 * np.abs(along).max() + 1e-5
+    assert ((found[:, :3] * found[:, 3:]).sum(1) > 0).all(), "outwards"
+
+
 def test_points_come_round_until_each_was_drawn() -> None:
     for many, count in ((10, 4), (8, 4), (9, 8), (4, 4), (3, 4), (7, 0)):
         some = rounds(many, count, 1, 99)

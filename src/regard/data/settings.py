@@ -40,7 +40,8 @@ class Data:
     """they are moved by up to this share of their sides, by whole pixels: for small pictures, which a cut-out would blur;
     clouds along each axis by up to this, in the unit of their frame"""
     flip: bool = False
-    """every second one is mirrored; captions are not, which may say 'left of'"""
+    """every second one is mirrored; captions are not, which may say 'left of'; clouds along one of the axes that do not point
+    upwards"""
     colour: float = 0.0
     """its brightness, contrast and saturation are changed by up to this share"""
     erase: float = 0.0
@@ -70,6 +71,10 @@ class Data:
     """each point is moved by itself, by so much in the mean of its squares, in the unit of the frame"""
     drop: float = 0.0
     """up to this share of their points is left out"""
+    tilt: float = 0.0
+    """they are turned a little, about any axis: the deviation in degrees"""
+    stretch: float = 0.0
+    """they are made longer or shorter along each axis by itself, by up to this share"""
     hidden: float = 0.15
     """share of the tokens that mask hides and asks for"""
     whole_words: bool = False

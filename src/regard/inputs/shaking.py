@@ -1,4 +1,4 @@
-"""Clouds to learn from are turned, scaled, moved, blurred and thinned, each time otherwise.
+"""Clouds to learn from are turned, mirrored, stretched, scaled, moved, blurred and thinned, each time otherwise.
 
 All of it happens on prepared rows (see `Points`), and is a pure function of the generator. Whatever `Shaking` says, as much
 chance is used: with one thing switched off the others fall out as before.
@@ -36,13 +36,19 @@ class Shaking:
     drop: float = 0.0
     """up to this share of its points is left out"""
     up: Literal["x", "y", "z"] = "z"
+    tilt: float = 0.0
+    """the deviation of a further small turn about any axis, in degrees"""
+    flip: bool = False
+    """every second one is mirrored along one of the axes that do not point upwards"""
+    stretch: float = 0.0
+    """each axis is made longer or shorter by itself, by up to this share"""
 
     def __post_init__(self) -> None:
         if self.turn not in ("none", "up", "any"):
             raise SettingError(f"data.turn is none, up or any, not '{self.turn}'.")
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] < math.inf:
             raise SettingError(f"data.scale is the least and the largest factor, as 0.8,1.25, not {self.scale}.")
-        for name in ("shift", "jitter"):
+        for name in ("shift", "jitter", "tilt", "stretch"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}.")
         if not 0 <= self.drop < 1:
@@ -51,7 +57,8 @@ class Shaking:
     @property
     def nothing(self) -> bool:
         """Whether clouds stay as they are."""
-        return self.turn == "none" and tuple(self.scale) == (1.0, 1.0) and not any((self.shift, self.jitter, self.drop))
+        others = (self.shift, self.jitter, self.drop, self.tilt, self.flip, self.stretch)
+        return self.turn == "none" and tuple(self.scale) == (1.0, 1.0) and not any(others)
 
 
 STILL = Shaking()
@@ -74,21 +81,39 @@ def shake(
     factor = shaking.scale[0] + (shaking.scale[1] - shaking.scale[0]) * random.random()
     moved = shaking.shift * (2 * random.random(3) - 1)
     blur = shaking.jitter * np.clip(random.standard_normal((len(x), 3)), -FARTHEST, FARTHEST)
+    form = _form(random, shaking) @ turned
     found = x.copy()
-    if turned is not None:
-        found[:, :3] = x[:, :3] @ turned.T
+    if not np.array_equal(form, np.eye(3)):
+        found[:, :3] = x[:, :3] @ form.T
         if normals is not None:
-            found[:, normals : normals + 3] = x[:, normals : normals + 3] @ turned.T
+            found[:, normals : normals + 3] = _upright(x[:, normals : normals + 3] @ np.linalg.inv(form))
     if factor != 1 or moved.any() or shaking.jitter:
         found[:, :3] = found[:, :3] * factor + moved + blur
     return found
 
 
-def _rotation(random: np.random.Generator, shaking: Shaking) -> NDArray[np.float64] | None:
-    """(3, 3), or None where nothing is turned."""
+def _form(random: np.random.Generator, shaking: Shaking) -> NDArray[np.float64]:
+    """(3, 3) what a cloud is tilted, mirrored and stretched by."""
+    axis, angle = random.standard_normal(3), np.clip(random.standard_normal(), -FARTHEST, FARTHEST)
+    (mirrored, which), longer = random.random(2), 1 + shaking.stretch * random.random(3)
+    shorter = random.random(3) < 0.5
+    form = around(axis, math.radians(shaking.tilt) * angle) if shaking.tilt else np.eye(3)
+    if shaking.flip and mirrored < 0.5:
+        level = [number for number in range(3) if "xyz"[number] != shaking.up]
+        form[level[int(2 * which)]] *= -1
+    return np.where(shorter, 1 / longer, longer)[:, None] * form if shaking.stretch else form
+
+
+def _upright(normals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of length 1 again, where they had one: what is stretched has other normals."""
+    return normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
+
+
+def _rotation(random: np.random.Generator, shaking: Shaking) -> NDArray[np.float64]:
+    """(3, 3)"""
     angle, four = 2 * math.pi * random.random(), random.standard_normal(4)
     if shaking.turn == "none":
-        return None
+        return np.eye(3)
     if shaking.turn == "up":
         return about(angle, shaking.up)
     # a quaternion of four normal numbers is as likely in every direction, and so is its rotation
@@ -108,3 +133,10 @@ def about(angle: float, axis: str) -> NDArray[np.float64]:
     turned[second, first] = math.sin(angle)
     turned[first, second] = -turned[second, first]
     return turned
+
+
+def around(axis: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
+    """(3, 3) the rotation by an angle about any axis, as Rodrigues has it."""
+    x, y, z = axis / np.sqrt((axis**2).sum())
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * (cross @ cross)

@@ -48,7 +48,9 @@ FEW = 64
 """Points in which hardly anything is to be seen."""
 COLUMNS = 2**16 - 2
 """Stands before what is called how in a file, where a person said it."""
-SHAKEN = ("data.turn", "data.scale", "data.shift", "data.jitter", "data.drop")
+SHAKEN = (
+    "data.turn", "data.scale", "data.shift", "data.jitter", "data.drop", "data.tilt", "data.flip", "data.stretch",
+)  # fmt: skip
 """Settings of how clouds are changed while they are learnt from."""
 
 Rows = np.ndarray
@@ -162,7 +164,9 @@ class Clouded(Made, Opened):
         return Gathering(reader, replace(self.shaken(data), up=reader.up), tuple(labels), shelf)
 
     def shaken(self, data: Data) -> Shaking:
-        return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, "z" if data.up == "auto" else data.up)
+        up = "z" if data.up == "auto" else data.up
+        more = (data.tilt, data.flip, data.stretch)
+        return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, up, *more)
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
         """Clouds that all fit on the shelf are read here, before workers are made: so they share them. Grains have one shape
