@@ -50,7 +50,7 @@ class Shaking:
             raise SettingError(f"data.scale is the least and the largest factor, as 0.8,1.25, not {self.scale}.")
         for name in ("shift", "jitter", "tilt", "stretch"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}.")
+                raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
         if not 0 <= self.drop < 1:
             raise SettingError(f"data.drop must be at least 0 and below 1, not {self.drop}.")
 
