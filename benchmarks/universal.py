@@ -147,7 +147,12 @@ def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
 
 def chosen_rates(out: Path) -> dict[str, float]:
     told = out / "rates.json"
-    return json.loads(told.read_text()) if told.exists() else {system: rates[0] for system, rates in RATES.items()}
+    if told.exists():
+        found: dict[str, float] = json.loads(told.read_text())
+        return found
+    first = {system: rates[0] for system, rates in RATES.items()}
+    print(f"no trials have ended in {out}: the rates are {json.dumps(first)}", flush=True)
+    return first
 
 
 def train(names: Sequence[str], out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
