@@ -53,12 +53,9 @@ Spoil = Callable[[Points, float, np.random.Generator], tuple[Points, np.ndarray]
 
 
 def _turned(places: Points, axis: np.ndarray, degrees: float) -> Points:
-    """Rodrigues' formula."""
-    angle = np.radians(degrees)
-    axis = axis / np.linalg.norm(axis)
-    along = places @ axis
-    across = np.cross(axis, places)
-    return places * np.cos(angle) + across * np.sin(angle) + np.outer(along, axis) * (1 - np.cos(angle))
+    from regard.inputs.shaking import around
+
+    return places @ around(axis, np.radians(degrees)).T
 
 
 def spin(places: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:

@@ -107,20 +107,7 @@ def training(task: str, system: str, rate: float, many: Sizes, more: Iterable[st
     own = [f"model.{size}" for size in sizes] + [f"model.shift={SHIFTS[family(task)]}", f"train.rate={rate}"]
     own += BUDGETS[family(task)]
     data, valid = ([str(recipe) for recipe in recipes(task, part, many)] for part in ("train", "valid"))
-    return [
-        "recall",
-        "--model",
-        preset,
-        "--data",
-        *data,
-        "--valid",
-        *valid,
-        "--set",
-        *ALIKE,
-        *BUDGETS[family(task)],
-        *own,
-        *more,
-    ]
+    return ["recall", "--model", preset, "--data", *data, "--valid", *valid, "--set", *ALIKE, *own, *more]
 
 
 def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:

@@ -25,9 +25,10 @@ from regard.inputs.thinning import thin
 FILE = "points.json"
 Frame = Literal["unit", "centred", "floor"]
 Axis = Literal["x", "y", "z"]
-TENTH = 10
 FEATURES = ("colours", "normals")
 """What may stand beside a place, in this order."""
+LOOKS = 10
+"""Several looks at a small cloud leave out one point in so many, each look others."""
 
 Rows = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -189,7 +190,7 @@ def rounds(many: int, count: int, least: int, most: int) -> list[Numbers]:
     if not count or many <= count:
         if least == 1 or many < 2:
             return [np.arange(many)]
-        count = many - max(many // TENTH, 1)
+        count = many - max(many // LOOKS, 1)
     order = np.random.default_rng(many).permutation(many)
     turns = min(max(-(-many // count), least), most)
     return [order.take(np.arange(turn * count, (turn + 1) * count), mode="wrap") for turn in range(turns)]

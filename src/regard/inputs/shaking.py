@@ -86,7 +86,7 @@ def shake(
     if not np.array_equal(form, np.eye(3)):
         found[:, :3] = x[:, :3] @ form.T
         if normals is not None:
-            found[:, normals : normals + 3] = _upright(x[:, normals : normals + 3] @ np.linalg.inv(form))
+            found[:, normals : normals + 3] = _unit(x[:, normals : normals + 3] @ np.linalg.inv(form))
     if factor != 1 or moved.any() or shaking.jitter:
         found[:, :3] = found[:, :3] * factor + moved + blur
     return found
@@ -104,7 +104,7 @@ def _form(random: np.random.Generator, shaking: Shaking) -> NDArray[np.float64]:
     return np.where(shorter, 1 / longer, longer)[:, None] * form if shaking.stretch else form
 
 
-def _upright(normals: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unit(normals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Of length 1 again, where they had one: what is stretched has other normals."""
     return normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
 
