@@ -57,3 +57,34 @@ def test_the_surface_is_what_is_not_surrounded(modelnet: Any) -> None:
         near = [around[x, y + 1, z + 1], around[x + 2, y + 1, z + 1], around[x + 1, y, z + 1], around[x + 1, y + 2, z + 1],
                 around[x + 1, y + 1, z], around[x + 1, y + 1, z + 2]]  # fmt: skip
         assert found[x, y, z] == (cells[x, y, z] and not all(near))
+
+
+def test_points_are_spread_evenly_in_the_cells_and_normals_point_out_of_the_body(modelnet: Any, tmp_path: Path) -> None:
+    body = np.zeros((1, 12, 12, 12), dtype=np.int32)
+    body[0, 2:10, 2:10, 2:10] = 1
+    np.savez(tmp_path / "m.npz", X_train=body, y_train=[0], X_test=body, y_test=[0])
+    modelnet.prepare(tmp_path / "m.npz", tmp_path / "out", modelnet.Wanted(surface=True, points=1000, normals=True))
+    [item] = iterate_clouds([str(tmp_path / "out" / "test")])
+    assert isinstance(item, CloudFile)
+    cloud = item.read()
+    assert len(cloud.places) == 1000 and cloud.normals is not None
+    cells, many = np.unique(np.rint(cloud.places), axis=0, return_counts=True)
+    assert {tuple(cell) for cell in cells} <= {
+        tuple(cell) for cell in np.argwhere(modelnet.surface(body[0].astype(bool)))
+    }
+    assert len(cells) == 8**3 - 6**3 and many.min() >= 2 and many.max() <= 5  # 3 or 4, but for what half floats round
+    outwards = cloud.places - 5.5
+    assert ((outwards * cloud.normals).sum(1) > 0).all()
+    np.testing.assert_allclose(np.sqrt((cloud.normals**2).sum(1)), 1, atol=2e-3)
+    top = cloud.places[:, 2] > 9.4
+    inner = top & (np.abs(cloud.places[:, :2] - 5.5) < 2).all(1)
+    assert inner.any()
+    np.testing.assert_allclose(cloud.normals[inner], np.broadcast_to([0, 0, 1], (inner.sum(), 3)), atol=1e-6)
+
+
+def test_what_is_held_out_may_be_trained_on_too(modelnet: Any, tmp_path: Path) -> None:
+    train = shapes(60, 3)
+    np.savez(tmp_path / "m.npz", X_train=train, y_train=np.zeros(60), X_test=train[:1], y_test=[0])
+    few = modelnet.prepare(tmp_path / "m.npz", tmp_path / "few", modelnet.Wanted(held_out=3))
+    whole = modelnet.prepare(tmp_path / "m.npz", tmp_path / "whole", modelnet.Wanted(held_out=3, all=True))
+    assert few["train"] + few["valid"] == whole["train"] == 60 and few["valid"] == whole["valid"] > 10
