@@ -6,8 +6,8 @@
 DATA has train, valid and test, each with a folder for a class. A point is the number of an occupied cell along x, y and z,
 which points upwards; `--surface` leaves out cells that are surrounded by others on all six sides, and `--points` spreads so
 many points in the cells of every shape, each somewhere in its cell. `--normals` point out of the body, where it is thick enough
-to have an inside. A tenth of what is trained on, or what `--held-out` says, is held out for validation by the hash of the cells,
-so that shapes that are there twice are on one side; with `--all` it is trained on too, once everything is chosen. Shapes
+to have an inside. A tenth of what is trained on, or what `--held-out` says, is held out for validation by the hash of its
+cells, so that shapes that are there twice are on one side; with `--all` it is trained on too, once everything is chosen. Shapes
 without any cell cannot be written, and are told: one of the test part has none, and counts as answered wrongly.
 """
 
