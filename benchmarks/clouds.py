@@ -42,46 +42,54 @@ TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """The task, and what is its own."""
 
+VOTES = 8
+"""looks at a shape, each at other points of it"""
 LOOKS = {"modelnet": "#2b51aa", "modelnet-turned": "#5b8c2a", "rooms": "#c8501e"}
 
 Points = np.ndarray
+"""(N, 3) places, or (N, 6) with normals"""
 Spoil = Callable[[Points, float, np.random.Generator], tuple[Points, np.ndarray]]
-"""Places and how much -> other places, and which of the points they are."""
+"""Points and how much -> others, and which of the points they are."""
 
 
 # -- ways of spoiling a cloud
 
 
-def _turned(places: Points, axis: np.ndarray, degrees: float) -> Points:
+def _turned(points: Points, axis: np.ndarray, degrees: float) -> Points:
     from regard.inputs.shaking import around
 
-    return places @ around(axis, np.radians(degrees)).T
+    turn = around(axis, np.radians(degrees)).T
+    return np.concatenate([points[:, at : at + 3] @ turn for at in range(0, points.shape[1], 3)], axis=1)
 
 
-def spin(places: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
+def spin(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
     """About the axis upwards."""
-    return _turned(places, np.array([0.0, 0.0, 1.0]), much), np.arange(len(places))
+    return _turned(points, np.array([0.0, 0.0, 1.0]), much), np.arange(len(points))
 
 
-def tilt(places: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
+def tilt(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
     """About an axis of chance in the plane."""
-    return _turned(places, np.array([*random.normal(size=2), 0.0]), much), np.arange(len(places))
+    return _turned(points, np.array([*random.normal(size=2), 0.0]), much), np.arange(len(points))
 
 
-def noise(places: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
-    return places + much * random.normal(size=places.shape), np.arange(len(places))
+def noise(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
+    """Of places; normals stay as they were."""
+    moved = points.copy()
+    moved[:, :3] += much * random.normal(size=(len(points), 3))
+    return moved, np.arange(len(points))
 
 
-def missing(places: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
-    kept = np.sort(random.permutation(len(places))[: max(round((1 - much) * len(places)), 1)])
-    return places[kept], kept
+def missing(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
+    kept = np.sort(random.permutation(len(points))[: max(round((1 - much) * len(points)), 1)])
+    return points[kept], kept
 
 
-def hole(places: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
+def hole(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
     """The nearest points to one of them."""
+    places = points[:, :3]
     far = ((places - places[random.integers(len(places))]) ** 2).sum(1)
     kept = np.sort(np.argsort(far, kind="stable")[round(much * len(places)) :])
-    return places[kept], kept
+    return points[kept], kept
 
 
 WAYS: dict[str, tuple[Spoil, tuple[float, ...], str, str]] = {
@@ -122,8 +130,8 @@ def summed(run: Path) -> dict[str, Any]:
     return {**best, "parameters": sum(p.numel() for p in regard.load(run).parameters())}
 
 
-def clouds_of(name: str, modelnet: Path | None) -> Iterator[tuple[Points, Any]]:
-    """Places, in which a shape has the radius 1, and what is right: a class, or one for each point."""
+def clouds_of(name: str, modelnet: Path | None, normals: bool) -> Iterator[tuple[Points, Any]]:
+    """Points, in which a shape has the radius 1, and what is right: a class, or one for each point."""
     from regard.data.cloud_files import read_cloud
     from regard.data.clouds import iterate_clouds, iterate_labelled_clouds
 
@@ -134,16 +142,18 @@ def clouds_of(name: str, modelnet: Path | None) -> Iterator[tuple[Points, Any]]:
         if name != "rooms":
             places -= places.mean(0)
             places /= np.sqrt((places**2).sum(1).max())
-        yield places, cloud.labels if name == "rooms" else sample.label
+        beside = [cloud.normals.astype(np.float64)] if normals and cloud.normals is not None else []
+        yield np.concatenate([places, *beside], axis=1), cloud.labels if name == "rooms" else sample.label
 
 
 def share(name: str, model: Any, clouds: Sequence[tuple[Points, Any]], spoil: Spoil, much: float) -> float:
     """Accuracy, or of rooms the mean overlap, in percent."""
+    more = {} if name == "rooms" else {"votes": VOTES}
     from regard.tasks.dense_scores import Overlap
 
     random = np.random.default_rng([1, round(1000 * much)])
-    spoilt = [(spoil(places, much, random), right) for places, right in clouds]
-    answers = model.answer([places.astype(np.float32) for (places, _), _ in spoilt])
+    spoilt = [(spoil(points, much, random), right) for points, right in clouds]
+    answers = model.answer([points.astype(np.float32) for (points, _), _ in spoilt], **more)
     if name != "rooms":
         return 100 * float(np.mean([a.value == right for a, (_, right) in zip(answers, spoilt, strict=True)]))
     overlap = Overlap(len(model.identity.labels), -100)
@@ -159,7 +169,7 @@ def test(names: list[str], out: Path, modelnet: Path | None, device: str) -> Non
 
     for name in names:
         model = regard.load(out / name, device=device)
-        clouds = list(clouds_of(name, modelnet))
+        clouds = list(clouds_of(name, modelnet, "normals" in model.reader.features))
         found: dict[str, Any] = {"clouds": len(clouds)}
         for way, (spoil, steps, _, _) in WAYS.items():
             found[way] = {much: round(share(name, model, clouds, spoil, much), 2) for much in steps}

@@ -422,6 +422,9 @@ def test_points_come_round_until_each_was_drawn() -> None:
         assert len(some) == (-(-many // count) if count else 1)
         assert (some[0] == drawn(many, count)).all()
     assert len(rounds(1000, 4, 1, 3)) == 3 and len(rounds(10, 8, 5, 5)) == 5
+    looks = rounds(40, 20, 8, 8)
+    assert len({tuple(sorted(look)) for look in looks}) == 8, "once all have come, others come together"
+    assert all(set(a) | set(b) == set(range(40)) for a, b in zip(looks[::2], looks[1::2], strict=True))
     cloud = Cloud(np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32))
     points = Points(20, "unit")
     first, *others = points.draws(cloud, 1, 8)

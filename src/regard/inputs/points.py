@@ -185,15 +185,21 @@ def drawn(many: int, count: int, random: np.random.Generator | None = None) -> N
 
 
 def rounds(many: int, count: int, least: int, most: int) -> list[Numbers]:
-    """So many in a fixed shuffle that goes round, `count` at a time until each has come, `least` times or more, up to `most`.
-    Where one time would be enough and several are wanted, each leaves out another tenth."""
+    """So many in a fixed shuffle that goes round, `count` at a time until each has come, `least` times or more, up to `most`;
+    then comes another shuffle. Where one time would be enough and several are wanted, each leaves out another tenth."""
     if not count or many <= count:
         if least == 1 or many < 2:
             return [np.arange(many)]
-        count = many - max(many // LOOKS, 1)
-    order = np.random.default_rng(many).permutation(many)
-    turns = min(max(-(-many // count), least), most)
-    return [order.take(np.arange(turn * count, (turn + 1) * count), mode="wrap") for turn in range(turns)]
+        count, each = many - max(many // LOOKS, 1), LOOKS
+    else:
+        each = -(-many // count)  # times until every one has come
+    random, found = np.random.default_rng(many), list[Numbers]()
+    for turn in range(min(max(-(-many // count), least), most)):
+        if turn % each == 0:
+            order = random.permutation(many)
+        first = turn % each * count
+        found.append(order.take(np.arange(first, first + count), mode="wrap"))
+    return found
 
 
 def _middle(places: NDArray[np.float64], points: Points) -> NDArray[Any]:
