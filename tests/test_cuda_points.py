@@ -175,10 +175,23 @@ def compiled_is_plain(name: str) -> None:
     assert apart([got, summary], [wanted, whole]) < 1e-4 and apart(ours, grads) < 1e-2
 
 
-@pytest.mark.parametrize("given", ["even", "uneven"])
-def test_compiled_it_says_and_learns_the_same(given: str) -> None:
+def compiled_learns_in_sixteen_bits(_: str) -> None:
+    """Rounded otherwise than plainly, the largest of the neighbours is still one of them."""
+    body, batch = made().cuda().train(), even().to("cuda")
+    wanted, whole, _grads = learnt(body, batch, low=True)
+    compiled: Any = torch.compile(body, fullgraph=True)
+    got, summary, ours = learnt(compiled, batch, low=True)
+    assert all(bool(part.isfinite().all()) for part in ours)
+    assert apart([got, summary], [wanted, whole]) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("work", "given"),
+    [("compiled_is_plain", "even"), ("compiled_is_plain", "uneven"), ("compiled_learns_in_sixteen_bits", "even")],
+)
+def test_compiled_it_says_and_learns_the_same(work: str, given: str) -> None:
     """In a process of its own: the checks of shapes that tests put around functions cannot be compiled."""
-    words = [sys.executable, "-c", f"import test_cuda_points; test_cuda_points.compiled_is_plain({given!r})"]
+    words = [sys.executable, "-c", f"import test_cuda_points; test_cuda_points.{work}({given!r})"]
     where = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": where})
     assert done.returncode == 0, done.stderr[-3000:]

@@ -15,7 +15,7 @@ import plainly
 from regard.errors import RegardError
 from regard.nn.levels import near_of
 from regard.nn.packing import Packing
-from regard.nn.points import Down
+from regard.nn.points import Down, largest
 from regard.nn.vector import Near, RowNorm, VectorAttention, gathered, paper_attention, released_attention
 from regard.nn.watch import watch
 
@@ -186,6 +186,17 @@ def test_the_largest_among_neighbours_is_taken(counts: tuple[int, ...]) -> None:
 
 
 # -- batch norm of rows
+
+
+def test_the_gradient_of_the_largest_goes_to_one_neighbour() -> None:
+    x = torch.tensor([[[1.0, 0.0], [3.0, 0.0], [3.0, -1.0]]], requires_grad=True)
+    found = largest(x)
+    with torch.no_grad():
+        assert torch.equal(largest(x), found)  # computed otherwise where nothing learns
+    found.backward(torch.tensor([[5.0, 7.0]]))
+    assert x.grad is not None and found.tolist() == [[3.0, 0.0]]
+    assert sorted(x.grad[0, :, 0].tolist()) == [0, 0, 5] and x.grad[0, 0, 0] == 0
+    assert sorted(x.grad[0, :, 1].tolist()) == [0, 0, 7] and x.grad[0, 2, 1] == 0
 
 
 def test_a_norm_of_rows_is_that_of_torch() -> None:

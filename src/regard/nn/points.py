@@ -68,7 +68,13 @@ class Down(nn.Module):
         # one matrix for both in the paper; what a point has is multiplied once, not once for each who is its neighbour
         x = gathered(linear(x, features), below.index)
         x = below.through(self.norm, x + linear(below.apart.to(x.dtype), places))
-        return F.relu(x).amax(1)  # 0 stands where there is no neighbour, which a ReLU is never below
+        return largest(F.relu(x))  # 0 stands where there is no neighbour, which a ReLU is never below
+
+
+def largest(x: Float[Tensor, "M K D"]) -> Float[Tensor, "M D"]:
+    """Of the neighbours. Gradients go to the one that has it, by its number: `amax` would look for it again by its value, which
+    compiled code may have rounded otherwise, and then divide by the none that it finds."""
+    return x.max(1).values if torch.is_grad_enabled() and x.requires_grad else x.amax(1)
 
 
 class Deepest(nn.Module):
