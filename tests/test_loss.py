@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensorMode
 from oracle import near, noise
 from regard.nn import loss
 from regard.nn.block import Tokens
-from regard.nn.loss import cross_entropy, fused_cross_entropy, mixed_cross_entropy, read_cross_entropy
+from regard.nn.loss import cross_entropy, fused_cross_entropy, read_cross_entropy
 from regard.waists import IGNORE
 
 R, D, V = 300, 8, 50
@@ -237,15 +237,3 @@ def test_where_nothing_learns_only_a_part_of_the_logits_is_there(
     assert max(sizes) <= rows
     read_cross_entropy(x, weight, bias, labels, 0.1)[0].backward()
     assert sizes[-1] == R and x.grad is not None
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_of_mixtures_is_that_of_mixed_labels(smoothing: float) -> None:
-    torch.manual_seed(0)
-    logits, labels, weight = torch.randn(5, 4), torch.tensor([0, 3, 1, 1, 2]), torch.rand(5)
-    partner = torch.tensor([1, 2, 3, 4, 0])
-    hot = torch.nn.functional.one_hot(labels, 4) * (1 - smoothing)
-    smooth = hot + (1 - torch.nn.functional.one_hot(labels, 4)) * smoothing / 3
-    wanted = weight[:, None] * smooth + (1 - weight[:, None]) * smooth[partner]
-    total, count = mixed_cross_entropy(logits, labels, weight, partner, smoothing)
-    assert torch.allclose(total, -(wanted * logits.log_softmax(-1)).sum(), rtol=1e-5) and count == 5

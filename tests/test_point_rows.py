@@ -13,7 +13,7 @@ from regard.data.cloud import Cloud
 from regard.errors import DataError, SettingError
 from regard.inputs.pieces import Votes, columns, dealt, parts, pieces
 from regard.inputs.points import FILE, Points, drawn, rounds
-from regard.inputs.shaking import STILL, Shaking, about, kept, mix, shake
+from regard.inputs.shaking import STILL, Shaking, about, kept, shake
 from regard.inputs.thinning import thin
 
 
@@ -286,15 +286,7 @@ def test_what_is_switched_off_leaves_the_rest_as_it_falls_out() -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [
-        {"turn": "left"},
-        {"scale": (2.0, 1.0)},
-        {"scale": (0.0, 1.0)},
-        {"scale": (1.0,)},
-        {"shift": -1},
-        {"drop": 1.0},
-        {"mixup": -1},
-    ],
+    [{"turn": "left"}, {"scale": (2.0, 1.0)}, {"scale": (0.0, 1.0)}, {"scale": (1.0,)}, {"shift": -1}, {"drop": 1.0}],
 )
 def test_shaking_that_means_nothing_is_refused(how: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
@@ -446,20 +438,3 @@ def test_of_a_small_cloud_several_looks_leave_out_a_tenth_each_and_each_another(
         assert all(len(one) == max(many // 10, 1) for one in left) and len(looks) == 10
         assert set.union(*left) == set(range(many)), "each is left out once"
     assert [one.tolist() for one in rounds(1, 0, 5, 5)] == [[0]]
-
-
-def test_clouds_are_mixed_with_the_next_by_the_share_that_is_told() -> None:
-    made = np.random.default_rng(0)
-    clouds = [made.normal(size=(many, 6)).astype(np.float32) + 100 * n for n, many in enumerate((40, 40, 40, 10))]
-    found, changes = mix(clouds, [5, 6, 7, 8], 1.0)
-    again, _ = mix(clouds, [5, 6, 7, 8], 1.0)
-    for number, (x, (stayed, partner)) in enumerate(zip(found, changes, strict=True)):
-        assert int(partner) == (number + 1) % 4 and np.array_equal(x, again[number])
-        origin = np.rint(x.mean(1) / 100).astype(int)
-        assert len(x) == len(clouds[number]) and set(origin) <= {number, int(partner)}
-        assert np.mean(origin == number) == pytest.approx(stayed)
-        rows = {row.tobytes() for n in (number, int(partner)) for row in clouds[n]}
-        assert {row.tobytes() for row in x} <= rows and len({row.tobytes() for row in x}) == len(x), "none twice"
-    assert len({float(stayed) for stayed, _ in changes}) == 4
-    shares = [mix([clouds[0], clouds[1]], [seed, seed + 1], 1.0)[1][0, 0] for seed in range(400)]
-    assert 0.45 < np.mean(shares) < 0.55 and np.std(shares) > 0.25, "Beta(1, 1) is even"

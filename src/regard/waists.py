@@ -59,8 +59,7 @@ class Batch:
     where: Tensor | None = None
     """positions of x when they are not 0, 1, 2, …"""
     changes: Tensor | None = None
-    """(B, n) how each picture is cut out, mirrored and coloured before it is looked at, or what share each cloud has kept and
-    with which it is mixed; None: not at all"""
+    """(B, n) how each picture is cut out, mirrored and coloured before it is looked at; None: not at all"""
     changed_by: Any = None
     """what these changes can be"""
     owners: Tensor | None = None

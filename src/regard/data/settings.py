@@ -47,8 +47,7 @@ class Data:
     erase: float = 0.0
     """a grey rectangle covers up to this share of every second one, so that no part alone decides"""
     mixup: float = 0.0
-    """two pictures are mixed, or the points of two clouds, and their classes: the parameter of the Beta distribution of the
-    shares; 0: they are not"""
+    """two pictures are mixed, and their classes: the parameter of the Beta distribution of the shares; 0: they are not"""
     points: int = -1
     """points that are drawn of each cloud, others each time; 0: all; -1: 1,024 to classify, 4,096 to segment"""
     frame: Literal["auto", "unit", "centred", "floor"] = "auto"

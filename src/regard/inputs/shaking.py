@@ -1,4 +1,4 @@
-"""Clouds to learn from are turned, mirrored, stretched, scaled, moved, blurred, thinned and mixed, each time otherwise.
+"""Clouds to learn from are turned, mirrored, stretched, scaled, moved, blurred and thinned, each time otherwise.
 
 All of it happens on prepared rows (see `Points`), and is a pure function of the generator. Whatever `Shaking` says, as much
 chance is used: with one thing switched off the others fall out as before.
@@ -7,7 +7,6 @@ chance is used: with one thing switched off the others fall out as before.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,8 +19,6 @@ Turn = Literal["none", "up", "any"]
 
 FARTHEST = 3.0
 """deviations beyond which no point is jittered, so that none flies away"""
-MIXED = 1
-"""beside the number of a sample's chance: mixing uses none of what the other changes use"""
 
 
 @dataclass(frozen=True)
@@ -45,15 +42,13 @@ class Shaking:
     """every second one is mirrored along one of the axes that do not point upwards"""
     stretch: float = 0.0
     """each axis is made longer or shorter by itself, by up to this share"""
-    mixup: float = 0.0
-    """points of two clouds are mixed: the parameter of the Beta distribution of the shares (`mix`); 0: they are not"""
 
     def __post_init__(self) -> None:
         if self.turn not in ("none", "up", "any"):
             raise SettingError(f"data.turn is none, up or any, not '{self.turn}'.")
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] < math.inf:
             raise SettingError(f"data.scale is the least and the largest factor, as 0.8,1.25, not {self.scale}.")
-        for name in ("shift", "jitter", "tilt", "stretch", "mixup"):
+        for name in ("shift", "jitter", "tilt", "stretch"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
         if not 0 <= self.drop < 1:
@@ -62,7 +57,7 @@ class Shaking:
     @property
     def nothing(self) -> bool:
         """Whether clouds stay as they are."""
-        others = (self.shift, self.jitter, self.drop, self.tilt, self.flip, self.stretch, self.mixup)
+        others = (self.shift, self.jitter, self.drop, self.tilt, self.flip, self.stretch)
         return self.turn == "none" and tuple(self.scale) == (1.0, 1.0) and not any(others)
 
 
@@ -95,22 +90,6 @@ def shake(
     if factor != 1 or moved.any() or shaking.jitter:
         found[:, :3] = found[:, :3] * factor + moved + blur
     return found
-
-
-def mix(
-    clouds: Sequence[NDArray[np.float32]], chances: Iterable[int], parameter: float
-) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
-    """Each with points of the next one in place of some of its own, as many as it had; and (B, 2) what share it kept, and the
-    place of the other in the batch: the class is mixed likewise. (PointCutMix of Zhang et al. 2021, by single points.)"""
-    found, kept = [], []
-    for number, (own, chance) in enumerate(zip(clouds, chances, strict=True)):
-        partner = (number + 1) % len(clouds)
-        other, random = clouds[partner], np.random.default_rng([int(chance), MIXED])
-        given = min(round((1 - random.beta(parameter, parameter)) * len(own)), len(other))
-        stay, come = random.permutation(len(own))[given:], random.permutation(len(other))[:given]
-        found.append(np.concatenate([own[np.sort(stay)], other[np.sort(come)]]))
-        kept.append((1 - given / len(own), partner))
-    return found, np.array(kept, dtype=np.float32)
 
 
 def _form(random: np.random.Generator, shaking: Shaking) -> NDArray[np.float64]:

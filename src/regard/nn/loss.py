@@ -43,23 +43,6 @@ def cross_entropy(
     return total, (labels != IGNORE).sum()
 
 
-def mixed_cross_entropy(
-    logits: Float[Tensor, "B V"], labels: Int[Tensor, "B"], weight: Float[Tensor, "B"], partner: Int[Tensor, "B"],
-    smoothing: float = 0.0,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # fmt: skip
-    """Of rows that are mixtures, `weight` of themselves and the rest of their partner. The loss is linear in the labels: that
-    of mixed ones is the mixture of two."""
-    chances = F.log_softmax(logits.float(), -1)
-
-    def weighed(wanted: Tensor, weight: Tensor) -> Tensor:
-        right = chances.gather(1, wanted[:, None])[:, 0]
-        others = (chances.sum(1) - right) / (chances.shape[1] - 1)
-        return (weight * (-(1 - smoothing) * right - smoothing * others)).sum()
-
-    total = weighed(labels, weight) + weighed(labels[partner], 1 - weight)
-    return total, torch.full((), float(len(labels)), device=logits.device)
-
-
 def read_cross_entropy(
     x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
     labels: Int[Tensor, "*rows"], smoothing: float = 0.0,

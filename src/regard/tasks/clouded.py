@@ -165,7 +165,7 @@ class Clouded(Made, Opened):
 
     def shaken(self, data: Data) -> Shaking:
         up = "z" if data.up == "auto" else data.up
-        more = (data.tilt, data.flip, data.stretch, data.mixup)
+        more = (data.tilt, data.flip, data.stretch)
         return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, up, *more)
 
     def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:

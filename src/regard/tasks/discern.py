@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from regard.data.cloud import Cloud
@@ -15,8 +14,7 @@ from regard.data.clouds import CloudFile, iterate_clouds
 from regard.data.rows import Empty
 from regard.decode.settings import Decode
 from regard.inputs.points import Points
-from regard.inputs.shaking import mix
-from regard.nn.loss import cross_entropy, mixed_cross_entropy
+from regard.nn.loss import cross_entropy
 from regard.nn.points import cloud_head
 from regard.tasks.asked import Asked
 from regard.tasks.clouded import Clouded, Gathering, packed, packs
@@ -32,7 +30,7 @@ class Discern(Naming, Clouded):
     about = "point clouds with a class (a folder for each, or a table); answers with the class"
     columns = ("cloud", "label")
     sides = ("cloud", "label")
-    heeds = (*Clouded.heeds, "data.mixup", "decode.votes")
+    heeds = (*Clouded.heeds, "decode.votes")
     many, framed = 1024, "unit"
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[CloudFile | Empty]:
@@ -45,13 +43,8 @@ class Discern(Naming, Clouded):
         return cloud_head(config, len(labels)) if labels else None
 
     def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
-        how: Gathering = encoded.how
-        clouds, changes = [x for _, x, _ in self.gathered(encoded, rows)], None
-        if how.shaking.mixup and rows.ndim == 2:
-            clouds, kept = mix(clouds, rows[:, 1], how.shaking.mixup)
-            changes = torch.from_numpy(kept)
-        x, offsets = packed(clouds)
-        return Batch(x, labels=self.right(encoded, rows), changes=changes, offsets=offsets)
+        x, offsets = packed([x for _, x, _ in self.gathered(encoded, rows)])
+        return Batch(x, labels=self.right(encoded, rows), offsets=offsets)
 
     def logits(self, model: Asked, batch: Batch) -> Tensor:
         """(B, classes)"""
@@ -63,11 +56,7 @@ class Discern(Naming, Clouded):
 
     def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
-        logits = self.logits(model, batch)
-        if batch.changes is None:
-            return cross_entropy(logits, batch.labels, terms.smoothing)
-        kept, partner = batch.changes.unbind(1)
-        return mixed_cross_entropy(logits, batch.labels, kept, partner.long(), terms.smoothing)
+        return cross_entropy(self.logits(model, batch), batch.labels, terms.smoothing)
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each cloud (a path, bytes, a `Cloud` or an array) the likeliest class, with all probabilities."""

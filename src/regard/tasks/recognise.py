@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regard.data.pictures import Picture, iterate_pictures
 from regard.data.rows import Empty
@@ -15,7 +17,7 @@ from regard.data.settings import Data
 from regard.decode.settings import Decode
 from regard.errors import SettingError
 from regard.inputs.augment import mixing
-from regard.nn.loss import cross_entropy, mixed_cross_entropy
+from regard.nn.loss import cross_entropy
 from regard.nn.readout import ReadOut
 from regard.tasks.asked import Asked
 from regard.tasks.naming import Naming
@@ -79,7 +81,11 @@ class Recognise(Naming, Pictured):
             return binary_cross_entropy(logits, as_learnt(model, batch.labels), terms.smoothing)
         if batch.changes is None or not batch.changed_by.mixup:
             return cross_entropy(logits, batch.labels, terms.smoothing)
-        return mixed_cross_entropy(logits, batch.labels, *mixing(batch.changes), terms.smoothing)
+        weight, partner = mixing(batch.changes)
+        # the loss is linear in the labels: mixed ones are the mixture of two losses
+        kept, count = _weighed(logits, batch.labels, weight, terms.smoothing)
+        other, _ = _weighed(logits, batch.labels[partner], 1 - weight, terms.smoothing)
+        return kept + other, count
 
     def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
         """Of each picture (a path, bytes, an array or a picture of Pillow's) the likeliest class, with all probabilities."""
@@ -89,3 +95,12 @@ class Recognise(Naming, Pictured):
             x = self.asked(inputs[start : start + most], pixels)
             answers += self.named(model, self.table(model, Batch(x)), decode)
         return answers
+
+
+def _weighed(logits: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Cross-entropy where each row has a weight; smoothing gives the other classes their share, as everywhere here."""
+    chances = F.log_softmax(logits.float(), -1)
+    right = chances.gather(1, labels[:, None])[:, 0]
+    others = (chances.sum(1) - right) / (chances.shape[1] - 1)
+    loss = -(1 - smoothing) * right - smoothing * others
+    return (weight * loss).sum(), torch.full((), float(len(labels)), device=logits.device)
