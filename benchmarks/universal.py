@@ -1,7 +1,7 @@
 """The Universal Transformer beside the plain one at equal parameters: questions made by rules, as long as those learnt from and
 longer, how long each token was thought about, and what that costs.
 
-    python benchmarks/universal.py trials OUT [--together 8]                       # two rates for each system, on validation
+    python benchmarks/universal.py trials OUT [--together 8]                       # rates for each system, on validation
     python benchmarks/universal.py train OUT [name ...] [--together 8] [--set ...]
     python benchmarks/universal.py time OUT [name ...]                             # each alone on the device, for some steps
     python benchmarks/universal.py test OUT [name ...]                             # the test parts, once
@@ -14,11 +14,11 @@ fixed      one block of width 256 on each side, applied six times
 halting    the same, up to eight times: each position stops by itself
 
 Norms stand in front, as in the published code of the Universal Transformer; with few steps that learns faster, for both. All
-see the same questions for the same number of steps and differ in their highest rate alone, which `trials` chooses among
-two for each system by short trainings (train takes OUT/rates.json, or the first of each). While learning, positions begin
-anywhere, so that those of questions twice as long are known to all. The checkpoint is the one that did best on validation
-questions, half of which are longer than those that are learnt from. `facts` is one halting model for stories of all three
-kinds: what it thinks about differs, and its weights do not.
+see the same questions for the same number of steps and differ in their highest rate alone, and in the price of a step where
+there is one: `trials` chooses them by short trainings, once for digits and once for stories (train takes OUT/chosen.json, or
+the first of each). While learning, positions begin anywhere, so that those of questions twice as long are known to all. The
+checkpoint is the one that did best on validation questions, half of which are longer than those that are learnt from.
+`facts` is one halting model for stories of all three kinds: what it thinks about differs, and its weights do not.
 
 Where positions stop by themselves CPUs compute as many steps as the slowest needs; GPUs always compute eight (nn/halting.py),
 so that there a step that nobody takes is not saved.
@@ -46,7 +46,10 @@ SIZES: dict[str, tuple[str, ...]] = {
     "halting": ("universal-tiny-halting", "width=256", "heads=4", "hidden=1024", "cap=8"),
 }
 """The preset, and its sizes."""
-RATES = {"plain": (1e-3, 2e-3), "fixed": (1e-3, 2e-3), "halting": (1e-3, 2e-3)}
+RATES = {"digits": (1e-3, 2e-3), "facts": (5e-4, 1e-3, 2e-3)}
+PRICES = (1e-3, 1e-4)
+"""Of a step, where positions stop by themselves. The published one, 0.01, makes all of them stop after the first before
+anything is learnt; then no gradient reaches the gate any more."""
 DIGITS = ("copy", "reverse", "sorting", "addition")
 FACTS = ("facts-1", "facts-2", "facts-3")
 JOINT = "facts"
@@ -67,9 +70,12 @@ BUDGETS = {
     "facts": ("train.steps=4000", "train.tokens=16384", "train.every=2000"),
 }
 """A story has one word to learn from: who is where is found out late, and with small batches not at all."""
-TRIED = ("reverse", "addition")
-"""Tasks that rates are tried on."""
-TRIAL = ("train.steps=1000", "train.warmup=100", "train.every=1000")
+TRIED = {"digits": ("reverse", "addition"), "facts": ("facts-1",)}
+"""Tasks that rates and prices are tried on."""
+TRIALS = {
+    "digits": ("train.steps=1000", "train.warmup=100", "train.every=1000"),
+    "facts": ("train.steps=2000", "train.warmup=250", "train.every=2000"),
+}
 TIMED = ("train.steps=300", "train.warmup=100", "train.every=300", "train.log=50", "data.score=10")
 TIMED_ON = "sorting"
 LOOKS = {"plain": "#6b7686", "fixed": "#2b51aa", "halting": "#c8501e"}
@@ -102,49 +108,66 @@ def recipes(task: str, part: str, sizes: Sizes) -> list[Recipe]:
 # -- trainings
 
 
-def training(task: str, system: str, rate: float, many: Sizes, more: Iterable[str]) -> list[str]:
+def training(task: str, system: str, chosen: Iterable[str], many: Sizes, more: Iterable[str]) -> list[str]:
     preset, *sizes = SIZES[system]
-    own = [f"model.{size}" for size in sizes] + [f"model.shift={SHIFTS[family(task)]}", f"train.rate={rate}"]
+    own = [f"model.{size}" for size in sizes] + [f"model.shift={SHIFTS[family(task)]}", *chosen]
     own += BUDGETS[family(task)]
     data, valid = ([str(recipe) for recipe in recipes(task, part, many)] for part in ("train", "valid"))
     return ["recall", "--model", preset, "--data", *data, "--valid", *valid, "--set", *ALIKE, *own, *more]
 
 
+def choices(system: str, kind: str) -> dict[str, list[str]]:
+    """What is tried for the tasks of a family: rates, and prices of a step where there is one."""
+    rates = RATES[kind]
+    if system != "halting":
+        return {str(rate): [f"train.rate={rate}"] for rate in rates}
+    return {f"{rate}-{p}": [f"train.rate={rate}", f"model.ponder={p}"] for rate in rates for p in PRICES}
+
+
 def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
-    """For each system the rate with the higher mean of exact answers, then the lower loss, on validation questions."""
+    """For each family of tasks and each system the choice with the higher mean of exact answers, then the lower loss, on
+    validation questions."""
     asked = {
-        f"{task}-{system}-{rate}": training(task, system, rate, many, [*TRIAL, *more])
-        for task in TRIED
-        for system, rates in RATES.items()
-        for rate in rates
+        f"{task}-{system}-{name}": training(task, system, chosen, many, [*TRIALS[kind], *more])
+        for kind, tasks in TRIED.items()
+        for task in tasks
+        for system in reversed(SIZES)
+        for name, chosen in choices(system, kind).items()
     }
     side_by_side(asked, out / "trials", together, summed)
 
-    def merit(system: str, rate: float) -> tuple[float, float]:
-        told = [json.loads((out / "trials" / f"{task}-{system}-{rate}.json").read_text()) for task in TRIED]
+    def merit(kind: str, system: str, name: str) -> tuple[float, float]:
+        told = [json.loads((out / "trials" / f"{task}-{system}-{name}.json").read_text()) for task in TRIED[kind]]
         return statistics.mean(one["valid"] for one in told), -statistics.mean(one["loss"] for one in told)
 
-    found = {system: {rate: merit(system, rate) for rate in rates} for system, rates in RATES.items()}
-    best = {system: max(tried, key=lambda rate: tried[rate]) for system, tried in found.items()}
-    (out / "rates.json").write_text(json.dumps(best))
-    print(
-        json.dumps({"tried": {system: {str(r): m for r, m in t.items()} for system, t in found.items()}, "best": best})
-    )
+    found = {
+        kind: {system: {name: merit(kind, system, name) for name in choices(system, kind)} for system in SIZES}
+        for kind in TRIED
+    }
+    best = {
+        kind: {system: max(tried, key=lambda name: tried[name]) for system, tried in systems.items()}
+        for kind, systems in found.items()
+    }
+    (out / "chosen.json").write_text(json.dumps(best))
+    print(json.dumps({"tried": found, "best": best}))
 
 
-def chosen_rates(out: Path) -> dict[str, float]:
-    told = out / "rates.json"
+def chosen(out: Path) -> dict[str, dict[str, str]]:
+    """The choice for each family and system."""
+    told = out / "chosen.json"
     if told.exists():
-        found: dict[str, float] = json.loads(told.read_text())
+        found: dict[str, dict[str, str]] = json.loads(told.read_text())
         return found
-    first = {system: rates[0] for system, rates in RATES.items()}
-    print(f"no trials have ended in {out}: the rates are {json.dumps(first)}", flush=True)
+    first = {kind: {system: next(iter(choices(system, kind))) for system in SIZES} for kind in TRIED}
+    print(f"no trials have ended in {out}: taken is {json.dumps(first)}", flush=True)
     return first
 
 
 def train(names: Sequence[str], out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
-    rates = chosen_rates(out)
-    asked = {name: training(*NAMES[name], rates[NAMES[name][1]], many, more) for name in names}
+    best, asked = chosen(out), {}
+    for name in names:
+        task, system = NAMES[name]
+        asked[name] = training(task, system, choices(system, family(task))[best[family(task)][system]], many, more)
     side_by_side(asked, out, together, summed)
     parameters = {
         name: json.loads(path.read_text())["parameters"] for name in names if (path := told(out, name)).exists()
@@ -183,7 +206,8 @@ def pace(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def time(out: Path, systems: Iterable[str], more: Sequence[str]) -> None:
     """The same trainings, one at a time and short."""
-    asked = {s: training(TIMED_ON, s, RATES[s][0], Sizes(10_000, 20), [*TIMED, *more]) for s in systems}
+    first = {system: next(iter(choices(system, family(TIMED_ON)).values())) for system in systems}
+    asked = {s: training(TIMED_ON, s, said, Sizes(10_000, 20), [*TIMED, *more]) for s, said in first.items()}
     side_by_side(asked, out / "alone", 1, summed)
 
 
