@@ -275,7 +275,7 @@ class Even(Epochs):
     def __init__(self, count: int, rows: int, seed: int, unit: str = "pictures") -> None:
         super().__init__(np.ones(count, dtype=np.int64), rows, seed)
         self.rows = min(rows, count)
-        self.about = f"{self.rows} {unit} a grain"
+        self.about = f"{self.rows} {unit.removesuffix('s') if self.rows == 1 else unit} a grain"
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._random(number)
