@@ -522,8 +522,11 @@ def test_cells_that_leave_nothing_are_told_of(tmp_path: Path) -> None:
     for edge in (0.2, 50.0):
         regard.train(
             "segment", data=["rooms#samples=8,points=400"], valid=["rooms#part=valid,samples=2,points=400"], model="point-tiny",
-            out=tmp_path / str(edge), settings=[f"data.voxel={edge}", "train.passes=0", "train.steps=1", "train.clouds=2"],
+            out=tmp_path / str(edge),
+            settings=[f"data.voxel={edge}", "data.crop=0.5", "train.passes=0", "train.steps=1", "train.clouds=2"],
             console=Console(file=said, width=200),
         )  # fmt: skip
     told = [line for line in said.getvalue().splitlines() if "data.voxel and data.block leave" in line]
-    assert len(told) == 2 and "too few" not in told[0] and "leave 1 points of one: too few" in told[1]
+    assert len(told) == 2 and "too few" not in told[0] and "leave 1 point of one: too few" in told[1]
+    idle = [line for line in said.getvalue().splitlines() if "means nothing to" in line]
+    assert idle == ["data.crop means nothing to segment of points, and changes nothing"] * 2

@@ -26,6 +26,7 @@ from regard.runs.prepare import Prepared, prepare
 from regard.runs.progress import Screen, quiet, rough, tell
 from regard.runs.settings import gather
 from regard.runs.trainer import Trainer
+from regard.tasks import idle
 
 
 def train(
@@ -47,6 +48,8 @@ def train(
     where = pick_device(device)
     first = asked_world().first
     console = (console or Screen()) if first else quiet()
+    for setting in idle(found, asked.said):
+        tell(console, f"{setting} means nothing to {found.name} of {found.reads}, and changes nothing")
     going_on = resume and folder.exists()
     if first and not going_on:
         _begin(folder, sources, resume, console)

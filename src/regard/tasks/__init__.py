@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from regard.errors import SettingError, UnknownName
 from regard.tasks.caption import Caption
 from regard.tasks.choose import Choose
@@ -21,7 +24,7 @@ from regard.tasks.tag import Tag
 from regard.tasks.task import Task
 from regard.tasks.translate import Translate
 
-__all__ = ["EVERY", "GATHERING", "SEEING", "TASKS", "Task", "find_task", "means"]
+__all__ = ["EVERY", "GATHERING", "SEEING", "TASKS", "Task", "find_task", "idle", "means"]
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -45,6 +48,12 @@ _SPECIAL = frozenset(name for task in EVERY for name in task.heeds)
 def means(task: Task, setting: str) -> bool:
     """Whether a setting, as in `data.vocabulary`, means something to a task."""
     return setting in task.heeds or setting not in _SPECIAL
+
+
+def idle(task: Task, said: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Settings that a person gave, by their groups, and that mean nothing to the task."""
+    given = (f"{group}.{name}" for group, values in said.items() for name in values)
+    return [setting for setting in given if not means(task, setting)]
 
 
 def find_task(name: str, reads: str | None = None) -> Task:

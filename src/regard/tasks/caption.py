@@ -89,7 +89,8 @@ class Caption(Pictured):
     tables = SUFFIXES
     reader_files = ("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
     heeds = (
-        *Pictured.heeds, *CHANGED, "data.vocabulary", "data.tokenizer", "data.longest", "train.smoothing", *SEARCH, *SPOKEN,
+        *Pictured.heeds, *CHANGED, "data.vocabulary", "data.tokenizer", "data.longest", "data.tokenized", "train.smoothing",
+        *SEARCH, *SPOKEN,
     )  # fmt: skip
 
     # -- samples

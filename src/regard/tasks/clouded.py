@@ -203,7 +203,8 @@ class Clouded(Made, Opened):
             left = int(np.median([len(points.without_limit().prepare(cloud)[0]) for cloud in clouds]))
             wide = float(np.median([np.ptp(cloud.places, axis=0).max() for cloud in clouds]))
             few = ": too few to see a shape. Is the unit another one?" if left < FEW else ""
-            say(f"  clouds are {wide:.3g} wide, and data.voxel and data.block leave {left:,} points of one{few}")
+            points_left = "1 point" if left == 1 else f"{left:,} points"
+            say(f"  clouds are {wide:.3g} wide, and data.voxel and data.block leave {points_left} of one{few}")
 
     def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
         for rows in Even(len(encoded), self.at_a_time(encoded.how), seed=0).sequential():
