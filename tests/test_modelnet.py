@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ def modelnet() -> Any:
     spec = importlib.util.spec_from_file_location("modelnet", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 
@@ -68,11 +70,11 @@ def test_points_are_spread_evenly_in_the_cells_and_normals_point_out_of_the_body
     assert isinstance(item, CloudFile)
     cloud = item.read()
     assert len(cloud.places) == 1000 and cloud.normals is not None
-    cells, many = np.unique(np.rint(cloud.places), axis=0, return_counts=True)
-    assert {tuple(cell) for cell in cells} <= {
-        tuple(cell) for cell in np.argwhere(modelnet.surface(body[0].astype(bool)))
-    }
-    assert len(cells) == 8**3 - 6**3 and many.min() >= 2 and many.max() <= 5  # 3 or 4, but for what half floats round
+    cells = np.argwhere(modelnet.surface(body[0].astype(bool)))
+    far = np.abs(cloud.places[:, None] - cells[None]).max(-1)
+    assert len(cells) == 8**3 - 6**3 and far.min(1).max() < 0.51  # half floats round
+    many = np.bincount(far.argmin(1), minlength=len(cells))
+    assert many.min() >= 2 and many.max() <= 5 and 0.9 < np.isin(many, (3, 4)).mean()
     outwards = cloud.places - 5.5
     assert ((outwards * cloud.normals).sum(1) > 0).all()
     np.testing.assert_allclose(np.sqrt((cloud.normals**2).sum(1)), 1, atol=2e-3)
