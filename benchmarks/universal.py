@@ -14,10 +14,11 @@ fixed      one block of width 256 on each side, applied six times
 halting    the same, up to eight times: each position stops by itself
 
 Norms stand in front, as in the published code of the Universal Transformer; with few steps that learns faster, for both. All
-see the same questions for the same number of steps and differ in their highest rate alone, and in the price of a step where
-there is one: `trials` chooses them by short trainings, once for digits and once for stories (train takes OUT/chosen.json, or
-the first of each). While learning, positions begin anywhere, so that those of questions twice as long are known to all. The
-checkpoint is the one that did best on validation questions, half of which are longer than those that are learnt from.
+see the same questions for the same number of steps and differ in their highest rate alone, and where positions stop by
+themselves in the price of a step and a slower gate. `trials` chooses rate and price by short trainings, once for digits and
+once for stories (train takes OUT/chosen.json, or the first of each). While learning, positions begin anywhere, so that those of
+questions twice as long are known to all. The checkpoint is the one that did best on validation questions, half of which are
+longer than those that are learnt from.
 `facts` is one halting model for stories of all three kinds: what it thinks about differs, and its weights do not.
 
 Where positions stop by themselves CPUs compute as many steps as the slowest needs; GPUs always compute eight (nn/halting.py),
@@ -50,6 +51,8 @@ RATES = {"digits": (1e-3, 2e-3), "facts": (5e-4, 1e-3, 2e-3)}
 PRICES = (1e-3, 1e-4)
 """Of a step, where positions stop by themselves. The published one, 0.01, makes all of them stop after the first before
 anything is learnt; then no gradient reaches the gate any more."""
+GATE = 0.05
+"""The share of the rate that the gate learns at: as fast as the rest it stops all positions too, later, at any price."""
 DIGITS = ("copy", "reverse", "sorting", "addition")
 FACTS = ("facts-1", "facts-2", "facts-3")
 JOINT = "facts"
@@ -121,7 +124,11 @@ def choices(system: str, kind: str) -> dict[str, list[str]]:
     rates = RATES[kind]
     if system != "halting":
         return {str(rate): [f"train.rate={rate}"] for rate in rates}
-    return {f"{rate}-{p}": [f"train.rate={rate}", f"model.ponder={p}"] for rate in rates for p in PRICES}
+    return {
+        f"{rate}-{price}": [f"train.rate={rate}", f"model.ponder={price}", f"train.rates=*.gate.*={GATE * rate:g}"]
+        for rate in rates
+        for price in PRICES
+    }
 
 
 def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
