@@ -148,11 +148,11 @@ def clouds_of(name: str, modelnet: Path | None, normals: bool) -> Iterator[tuple
 
 def share(name: str, model: Any, clouds: Sequence[tuple[Points, Any]], spoil: Spoil, much: float) -> float:
     """Accuracy, or of rooms the mean overlap, in percent."""
-    more = {} if name == "rooms" else {"votes": VOTES}
     from regard.tasks.dense_scores import Overlap
 
     random = np.random.default_rng([1, round(1000 * much)])
     spoilt = [(spoil(points, much, random), right) for points, right in clouds]
+    more = {} if name == "rooms" else {"votes": VOTES}
     answers = model.answer([points.astype(np.float32) for (points, _), _ in spoilt], **more)
     if name != "rooms":
         return 100 * float(np.mean([a.value == right for a, (_, right) in zip(answers, spoilt, strict=True)]))

@@ -337,7 +337,7 @@ def _by_facts(place: Any, tests: Mapping[str, Any]) -> None:
             place.plot(*zip(*points, strict=True), style, color=LOOKS["halting"], label=label)
             place.legend(frameon=False, fontsize=8)
     place.set(title="Steps a token of a story", xlabel="supporting facts", ylabel="mean steps", xticks=(1, 2, 3))
-    place.set_ylim(bottom=0)
+    place.set_ylim(0, 1.1 * place.get_ylim()[1])
 
 
 def _by_parts(place: Any, tests: Mapping[str, Any]) -> None:
@@ -369,7 +369,7 @@ def _by_digits(place: Any, tests: Mapping[str, Any]) -> None:
     place.set(
         title="Steps a token (dotted: of the answer)", xlabel="digits (line: longest learnt from)", ylabel="mean steps"
     )
-    place.set_ylim(bottom=0)
+    place.set_ylim(0, 1.1 * place.get_ylim()[1])
     if place.get_legend_handles_labels()[0]:
         place.legend(frameon=False, fontsize=8)
 
