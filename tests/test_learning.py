@@ -170,6 +170,17 @@ def test_a_parameter_has_the_rate_of_the_first_pattern_that_it_matches() -> None
     assert len(set(found.values())) == 4
 
 
+def test_gates_of_halting_learn_more_slowly_unless_a_person_says_otherwise() -> None:
+    model = tiny("universal", "halting")
+    for rates, gate in (({}, 0.01), ({"*.gate.*": 0.1}, 0.1)):
+        optimiser = make_optimiser(model, Train(rate=0.2, rates=rates))
+        set_rate(optimiser, 0.2)
+        found = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
+        gates = [p for name, p in model.named_parameters() if ".gate." in name]
+        assert [found[id(p)] for p in gates] == [pytest.approx(gate)] * 4
+        assert {rate for p, rate in found.items() if p not in map(id, gates)} == {0.2}
+
+
 def test_patterns_that_match_nothing_are_refused_with_the_nearest_name() -> None:
     near = "encoder.blocks.0.attend.norm.wieght"
     wanted = r"no parameter is named like '.*wieght'\. Did you mean .*'encoder\.blocks\.0\.attend\.norm\.weight'"

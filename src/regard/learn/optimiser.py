@@ -57,17 +57,20 @@ def make_optimiser(model: nn.Module, settings: Train) -> torch.optim.AdamW:
     """Adam with decoupled decay, of matrices only: gains, biases and vectors are left alone, and what a part names so itself
     (`undecayed`): places of a picture and the class token are vectors too, however many lie in one tensor.
 
-    A parameter has the rate of the first pattern of `train.rates` that its name matches, else `train.rate`."""
+    A parameter has the rate of the first pattern of `train.rates` that its name matches, else `train.rate`, or the share of it
+    that a part names itself (`slower`)."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     rates: dict[str, float] = {}
     for pattern, rate in settings.rates.items():
         for name in _matching(named, pattern, "train.rates"):
             rates.setdefault(name, rate)
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    left = _undecayed(model)
+    left = {name for name, _ in _said(model, "undecayed")}
+    shares = {name: module.slower[own] for name, (module, own) in _said(model, "slower")}
     for name, parameter in named.items():
         decays = parameter.ndim >= 2 and name not in left
-        groups.setdefault((decays, rates.get(name, settings.rate)), []).append(parameter)
+        rate = rates.get(name, settings.rate * shares.get(name, 1.0))
+        groups.setdefault((decays, rate), []).append(parameter)
     beta1, beta2 = settings.betas
     made = [
         {"params": parameters, "weight_decay": settings.decay if decays else 0.0, "share": rate / settings.rate}
@@ -76,13 +79,11 @@ def make_optimiser(model: nn.Module, settings: Train) -> torch.optim.AdamW:
     return torch.optim.AdamW(made, lr=settings.rate, betas=(beta1, beta2), eps=settings.eps, fused=True)
 
 
-def _undecayed(model: nn.Module) -> set[str]:
-    """The parameters that their modules leave out of the decay."""
-    return {
-        f"{place}.{name}".removeprefix(".")
-        for place, module in model.named_modules()
-        for name in getattr(module, "undecayed", ())
-    }
+def _said(model: nn.Module, kind: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """The parameters that modules name in an attribute of this kind: the full name, the module, and its own name for it."""
+    for place, module in model.named_modules():
+        for name in getattr(module, kind, ()):
+            yield f"{place}.{name}".removeprefix("."), (module, name)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,9 @@ from torch.nn import functional as F
 from regard.nn.linear import Linear
 
 Mixing = Literal["convex", "accumulated"]
+PATIENCE = 0.05
+"""The share of the rate that gates learn at. A position that stops after its first step has the share 1 and the remainder 1,
+whatever p is, so that nothing leads back from there: as fast as the rest, gates are there before later steps are of any use."""
 Change = Callable[[Tensor, int], Tensor]
 """States before a step, and its number from 0 on -> states after it."""
 
@@ -51,6 +54,8 @@ class Halting(nn.Module):
     How many steps are computed: on CPUs as many as the slowest position needs, for which all are asked after each step. On
     other devices always `cap`: to ask a GPU would be to wait for it, and a recorded pass has one number of steps. What is
     computed beyond the slowest position has the share 0, so that the results are the same."""
+
+    slower: ClassVar = {"gate.weight": PATIENCE, "gate.bias": PATIENCE}
 
     def __init__(self, width: int, cap: int, epsilon: float = 0.01, mixing: Mixing = "convex") -> None:
         super().__init__()

@@ -103,7 +103,7 @@ BASE = replace(
 SMALL = replace(FULL, width=192, heads=4, hidden=768, vocabulary=10_000)
 PRESETS = {
     "universal-tiny": Preset(SMALL, 2_958_336, TINY),
-    "universal-tiny-halting": Preset(replace(SMALL, halting=True), 2_958_722, TINY),
+    "universal-tiny-halting": Preset(replace(SMALL, halting=True, ponder=1e-3), 2_958_722, TINY),
     "universal-base": Preset(BASE, 67_297_280, PAPER),
     "universal-base-halting": Preset(replace(BASE, halting=True), 67_311_618, PAPER),
 }
