@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from regard.nn.linear import Linear
 
 Mixing = Literal["convex", "accumulated"]
-PATIENCE = 0.05
+SLOW = 0.05
 """The share of the rate that gates learn at. A position that stops after its first step has the share 1 and the remainder 1,
 whatever p is, so that nothing leads back from there: as fast as the rest, gates are there before later steps are of any use."""
 Change = Callable[[Tensor, int], Tensor]
@@ -55,7 +55,7 @@ class Halting(nn.Module):
     other devices always `cap`: to ask a GPU would be to wait for it, and a recorded pass has one number of steps. What is
     computed beyond the slowest position has the share 0, so that the results are the same."""
 
-    slower: ClassVar = {"gate.weight": PATIENCE, "gate.bias": PATIENCE}
+    slower: ClassVar = {"gate.weight": SLOW, "gate.bias": SLOW}
 
     def __init__(self, width: int, cap: int, epsilon: float = 0.01, mixing: Mixing = "convex") -> None:
         super().__init__()
