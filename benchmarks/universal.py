@@ -1,7 +1,7 @@
 """The Universal Transformer beside the plain one at equal parameters: questions made by rules, as long as those learnt from and
 longer, how long each token was thought about, and what that costs.
 
-    python benchmarks/universal.py trials OUT [--together 8]                       # rates for each system, on validation
+    python benchmarks/universal.py trials OUT [--together 8]                       # rates and prices, on validation
     python benchmarks/universal.py train OUT [name ...] [--together 8] [--set ...]
     python benchmarks/universal.py time OUT [name ...]                             # each alone on the device, for some steps
     python benchmarks/universal.py test OUT [name ...]                             # the test parts, once
@@ -15,11 +15,10 @@ halting    the same, up to eight times: each position stops by itself
 
 Norms stand in front, as in the published code of the Universal Transformer; with few steps that learns faster, for both. All
 see the same questions for the same number of steps and differ in their highest rate alone, and where positions stop by
-themselves in the price of a step. `trials` chooses rate and price by short trainings of two tasks (train
-takes OUT/chosen.json, or the first of each). While learning, positions begin anywhere, so that those of questions twice as long
-are known to all. The checkpoint is the one that did best on validation questions, half of which are longer than those that are
-learnt from.
-`facts` is one halting model for stories of all three kinds: what it thinks about differs, and its weights do not.
+themselves in the price of a step. `trials` chooses rate and price by short trainings of two tasks (train takes
+OUT/chosen.json, or the first of each). While learning, positions begin anywhere, so that those of questions twice as long are
+known to all. The checkpoint is the one that did best on validation questions, half of which are longer than those that are
+learnt from. `facts` is one halting model for stories of all three kinds: what it thinks about differs, and its weights do not.
 
 Where positions stop by themselves CPUs compute as many steps as the slowest needs; GPUs always compute eight (nn/halting.py),
 so that there a step that nobody takes is not saved.
