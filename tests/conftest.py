@@ -76,6 +76,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
+def cuda_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All capabilities of a CUDA device are reported as available, so that the choice of kernels is tested without one."""
+    from regard import capabilities
+
+    for name in capabilities.ON_CUDA:
+        monkeypatch.setitem(capabilities._results, name, True)
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The present folder, under a name that is not a plain one."""
     place = tmp_path / "my own dätä"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
+from regard import capabilities
 from regard.nn import kernels
 from regard.nn.attention import Attention, Dot, Recorder
 from regard.nn.block import Block, Feed, vaswani_block
@@ -111,12 +112,12 @@ def test_fewer_queries_than_keys_still_stand_at_the_beginning(kernel: str) -> No
 
 
 def emulated(
-    q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, q_longest: int, k_longest: int, *,
-    window_size: tuple[int, int], scale: float,
+    q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], longest: tuple[int, int],
+    window: tuple[int, int], scale: float,
 ) -> Tensor:  # fmt: skip
     """What the packed kernel does on a GPU: each document alone, its last query beside its last key, -1 no border."""
+    (q_starts, k_starts), (q_longest, k_longest), (left, right) = starts, longest, window
     assert q_starts.dtype == k_starts.dtype == torch.int32 and all(x.stride(-1) == 1 for x in (q, k, v))
-    left, right = window_size
     out = []
     for n in range(len(q_starts) - 1):
         mine, theirs = slice(*q_starts[n : n + 2].tolist()), slice(*k_starts[n : n + 2].tolist())
@@ -151,7 +152,7 @@ PACKED_RULES: dict[str, tuple[Rule, int]] = {
 
 @pytest.mark.parametrize("name", PACKED_RULES)
 def test_a_rule_that_the_packed_kernel_takes_means_the_same_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "varlen_attn", emulated)
+    monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     rule, keys = PACKED_RULES[name]
     q, k, v = leaves(11, keys, rows=1)
     if kernels.packed_form(rule) is None:
@@ -173,7 +174,7 @@ def test_the_packed_kernel_refuses_what_it_cannot_say() -> None:
 
 @pytest.mark.parametrize("rule", [Causal() & Window(2, 0), Once(Window(1, 0) & Causal()), Window(3, 0)])
 def test_rows_under_a_band_mean_the_same_as_packed_documents(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "varlen_attn", emulated)
+    monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     q, k, v = leaves(rows=3)
     right, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.7)
     same_with_gradients(kernels.varlen(q, k, v, rule, 0.7), right, [q, k, v])
@@ -203,11 +204,10 @@ def stand_in(rows: int, length: int, dtype: torch.dtype, device: str = "cuda", w
 @pytest.fixture
 def recent(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU that all kernels know."""
-    monkeypatch.setattr(kernels, "varlen_attn", emulated)
     monkeypatch.setattr(kernels, "_capability_of", lambda device: (9, 0))
 
 
-@pytest.mark.usefixtures("recent")
+@pytest.mark.usefixtures("recent", "cuda_capabilities")
 @pytest.mark.parametrize("case", ROWS)
 def test_rows_under_a_band_are_given_to_the_packed_kernel_where_it_knows_them(
     case: Any, monkeypatch: pytest.MonkeyPatch
@@ -250,6 +250,7 @@ def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.M
 TRACED = """
 import warnings
 import torch
+from regard import capabilities
 from regard.nn import kernels
 from regard.nn.attention import Attention
 from regard.nn.rules import Causal
@@ -272,7 +273,7 @@ graphs.clear()
 
 # the way of CUDA, on the CPU
 kernels._capability_of = lambda device: (9, 0)
-torch.backends.cudnn.is_available = lambda: True
+capabilities._results |= {"cudnn_attention": True, "triton": False}
 kernels.sdpa = lambda q, k, v, rule, at, *more: kernels.whole(q, k, v, *more, causal=isinstance(rule, Causal))
 attention, x = Attention(128, 2).bfloat16(), torch.randn(1, kernels.CUDNN_ROW, 128, dtype=torch.bfloat16)
 traced = torch.compile(attention, fullgraph=True, backend=keep)
@@ -366,14 +367,14 @@ CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]]
 ]
 
 
-@pytest.mark.usefixtures("recent")
+@pytest.mark.usefixtures("recent", "cuda_capabilities")
 @pytest.mark.parametrize("case", CHOICES)
 def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, device, dtype, keys, rule, at, dropout, watched = case
     x = stand_in(1, keys, dtype, device)
     where = torch.arange(1) if at else None
     assert kernels.choose(x, x, rule, where, dropout, watched) == kernel
-    monkeypatch.setattr(kernels, "varlen_attn", None)
+    monkeypatch.setitem(capabilities._results, "varlen_attention", False)
     without = "sdpa" if kernel == "varlen" else kernel
     assert kernels.choose(x, x, rule, where, dropout, watched) == without
 
@@ -386,7 +387,7 @@ def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatc
     own = PACKED.document(torch.arange(11)).tolist()
     mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 1.7 / 3**0.5)
     right = attention.out(mixed.transpose(1, 2).reshape(1, 11, 6))
-    monkeypatch.setattr(kernels, "varlen_attn", emulated)
+    monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     monkeypatch.setattr(kernels, "choose", lambda *_: kernel)
     same_with_gradients(attention(x, rule=rule), right, [x, *attention.parameters()])
 

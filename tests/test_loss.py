@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from oracle import near, noise
+from regard import capabilities
 from regard.nn import loss
 from regard.nn.block import Tokens
 from regard.nn.loss import cross_entropy, fused_cross_entropy, read_cross_entropy
@@ -198,14 +199,14 @@ def test_it_is_chosen_where_cuda_would_multiply_in_sixteen_bits(
     states: torch.dtype, weights: torch.dtype, cast: torch.dtype | None, chosen: torch.dtype | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(loss, "vocabulary", object())
+    monkeypatch.setitem(capabilities._results, "triton", True)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda" and cast is not None)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: cast)
     with FakeTensorMode():
-        for device in ("cuda", "cpu"):
+        for device in ("cpu", "cuda"):
             x, weight = torch.empty(3, D, dtype=states, device=device), torch.empty(V, D, dtype=weights, device=device)
             assert loss._narrow(x, weight) == (chosen if device == "cuda" else None)
-    monkeypatch.setattr(loss, "vocabulary", None)
+    monkeypatch.setitem(capabilities._results, "triton", False)
     assert loss._narrow(x, weight) is None
 
 

@@ -151,6 +151,7 @@ def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> N
 STARTS = Offsets(torch.tensor([0, 200, 300]), 256)
 
 
+@pytest.mark.usefixtures("cuda_capabilities")
 @pytest.mark.parametrize("rule", [Packed(STARTS, STARTS), Causal()])
 def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a device would be asked, without one."""

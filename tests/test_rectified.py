@@ -42,10 +42,10 @@ def made(inputs: int, outputs: int, dtype: torch.dtype, bias: bool = True) -> nn
         ({"bias": False}, False),
     ],
 )
+@pytest.mark.usefixtures("cuda_capabilities")
 def test_one_kernel_is_taken_of_halves_by_eights_where_nothing_learns(
     given: dict[str, Any], taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
     calls: list[int] = []
     joined = one.joined
     monkeypatch.setattr(one, "joined", lambda *parts: calls.append(0) or joined(*parts))

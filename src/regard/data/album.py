@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from regard import capabilities
+
 READERS = min(os.cpu_count() or 1, 16)
 """Threads that decode pictures, which Pillow does side by side."""
 
@@ -34,12 +36,8 @@ LIMITS = (
 def free_memory() -> int:
     """Bytes that may be taken without pushing anything out, of the machine and of the container around us; where the system
     does not say it, a gigabyte."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            found = {line.split(":")[0]: int(line.split()[1]) for line in file}
-        machine = 1024 * found["MemAvailable"]
-    except (OSError, ValueError, KeyError, IndexError):
-        machine = 2**30
+    machine = capabilities.free_memory()
+    machine = 2**30 if machine is None else machine
     return max(0, min([machine, *(room for files in LIMITS if (room := _room(*files)) is not None)]))
 
 

@@ -20,6 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from regard import capabilities
 from regard.data.store import RECORD, Damaged, Store, Writer, mapped, open_store, write_record
 from regard.disk import flush
 from regard.errors import DataError, SettingError
@@ -142,13 +143,13 @@ class Lock:
 
     def take(self, shared: bool) -> bool:
         """Whether the lock is ours, and its file still where it was: it may have gone before it was locked."""
+        if not capabilities.available("file_locks"):
+            return shared  # every process may read an entry, none may remove one
         try:
-            import fcntl
-
-            fcntl.flock(self.descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            capabilities.lock_file(self.descriptor, shared)
         except BlockingIOError:
             return False
-        except (ImportError, OSError):  # a system without locks: everybody may read, nobody may remove
+        except OSError:  # a file system without locks
             return shared
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.path.stat())

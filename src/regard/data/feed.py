@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from regard import capabilities
 from regard.errors import RegardError, RunError
 from regard.waists import Batch
 
@@ -27,7 +26,7 @@ def feed(grain: Grain, numbers: Iterable[int], workers: int = 0, pin: bool = Fal
     """The grains of these numbers, in their order. Close it (`contextlib.closing`) to end its workers at once.
 
     With `pin` they lie in page-locked memory, from where they reach a GPU while it computes."""
-    if not workers or not sys.platform.startswith("linux"):  # elsewhere a worker would start afresh, without the data
+    if not forks(workers):
         for number in numbers:
             batch = grain(number)
             yield batch.pin_memory() if pin else batch
@@ -49,6 +48,11 @@ def feed(grain: Grain, numbers: Iterable[int], workers: int = 0, pin: bool = Fal
     finally:
         # Now, and not when the last traceback that knows of them goes.
         getattr(source, "_shutdown_workers", bool)()
+
+
+def forks(workers: int) -> bool:
+    """Whether micro-batches are prepared by worker processes: they are forked, since the data is not sent to them."""
+    return workers > 0 and capabilities.available("fork")
 
 
 class Clocked:
@@ -87,7 +91,7 @@ def _ahead(grain: Grain, numbers: Iterable[int], workers: int, pin: bool) -> Ite
         warnings.simplefilter("ignore", UserWarning)
         loader: DataLoader[Batch | _Trouble] = DataLoader(
             _Grains(grain), batch_size=None, sampler=numbers, num_workers=workers, pin_memory=pin, collate_fn=_as_it_is,
-            worker_init_fn=lambda _: _settle(parent), multiprocessing_context="fork",
+            worker_init_fn=lambda _: _settle(parent), multiprocessing_context=capabilities.fork_context(),
             generator=torch.Generator(),  # of its own: workers draw nothing, and the run's draws stay where they are
         )  # fmt: skip
         before = signal.getsignal(signal.SIGCHLD)
@@ -141,8 +145,7 @@ def _settle(parent: int) -> None:
     """In a new worker: signals are for the run, which saves and then ends its workers; without it they end at once."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    pr_set_pdeathsig = 1
-    # The loader's own watch looks for the run every few seconds; the kernel tells at once.
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if capabilities.available("end_with_parent"):  # otherwise the loader's own watch ends it within some seconds
+        capabilities.end_with_parent()
     if os.getppid() != parent:
         os._exit(1)  # it ended before the kernel was asked

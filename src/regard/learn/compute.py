@@ -7,7 +7,6 @@ compiled   `torch.compile`, and recorded too where that can be
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from regard import capabilities
 from regard.learn.optimiser import autocast
 from regard.learn.settings import Train
 from regard.learn.world import World
@@ -142,13 +142,8 @@ def keep_freed_memory() -> None:
 
     By default it gives each back to the system and asks for it anew, and the system clears every page: a fifteenth of a
     step on a CPU. Only glibc knows the request."""
-    mmap_threshold, trim_threshold = -3, -1
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    mallopt(mmap_threshold, 2**30)
-    mallopt(trim_threshold, 2**31 - 1)
+    if capabilities.available("malloc_thresholds"):
+        capabilities.set_malloc_thresholds(mmap=2**30, trim=2**31 - 1)
 
 
 class Recorded:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard import capabilities
 from regard.errors import SettingError
 from regard.learn.settings import Train
 
@@ -158,12 +159,7 @@ def fast_bfloat16(device: torch.device) -> bool:
     """Whether this device multiplies bfloat16 matrices faster than float32 ones."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu":
-        checks: list[Any] = [
-            getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-        ]
-        return any(check is not None and check() for check in checks)
-    return False
+    return device.type == "cpu" and capabilities.available("cpu_bfloat16")
 
 
 def autocasts(device: torch.device, settings: Train) -> bool:

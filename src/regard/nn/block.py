@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard import capabilities
 from regard.nn.attention import Attention
 from regard.nn.linear import Linear, linear
 from regard.nn.loss import read_cross_entropy
@@ -19,11 +20,6 @@ from regard.nn.norm import RMS, Norm
 from regard.nn.raised import fused
 from regard.nn.relative import Inside, Placed, Standing
 from regard.nn.rules import Rule
-
-try:  # comes with builds of torch for CUDA
-    from regard.nn import swift
-except ImportError:
-    swift = None  # type: ignore[assignment]
 
 Placement = Literal["pre", "post"]
 
@@ -102,7 +98,9 @@ class Block(nn.Module):
             own = None if memory is None else memory.attend
             x = self.attend(x, rule=rule, memory=own, where=where, inside=inside)
         else:
-            if swift is not None and memory is not None and where is not None:
+            if memory is not None and where is not None and x.is_cuda and capabilities.available("triton"):
+                from regard.nn import swift
+
                 band = swift.band_of(self, x, memory.attend, rule, where)
                 if band is not None:
                     return swift.step(self, x, memory.attend, where, band)  # type: ignore[arg-type]

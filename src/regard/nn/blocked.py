@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard import capabilities
 from regard.nn.bands import Band
 from regard.nn.rules import Window
 
@@ -197,7 +198,7 @@ class _Blocked(torch.autograd.Function):
                 kept = _kept(weights, dropout, seed + number)
                 d_weights, used = d_weights.mul_(kept), weights * kept
             d_values = used.transpose(1, 2) @ told
-            d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+            d_scores = capabilities.softmax_backward(d_weights, weights)
             part = dq[piece.rows, piece.heads, piece.queries]
             part.copy_((d_scores @ keys).view(part.shape)).mul_(scale)
             for n, found in enumerate((d_scores.transpose(1, 2) @ queries, d_values)):

@@ -16,16 +16,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard import capabilities
 from regard.errors import SettingError
 from regard.nn.block import ACTIVATIONS
 from regard.nn.convolution import BatchNorm, stepping
 from regard.nn.linear import Linear
 from regard.nn.rectified import rectified
-
-try:  # comes with builds of torch for CUDA
-    from regard.nn import enlarged
-except ImportError:
-    enlarged = None  # type: ignore[assignment]
 
 Readout = Literal["project", "add", "ignore"]
 Shape = tuple[int, int]
@@ -72,15 +68,28 @@ def resized(x: Float[Tensor, "B C h w"], size: Shape) -> Float[Tensor, "B C H W"
     """Corners stay corners, as in all of DPT but its positions."""
     if x.shape[-2:] == size:
         return x
-    if enlarged is not None and enlarged.serves(x, *size):
+    if _upsamples(x, size):
+        from regard.nn import enlarged
+
         return enlarged.enlarged(x, None, *size)
     return F.interpolate(x, size, mode="bilinear", align_corners=True)
 
 
+def _upsamples(x: Tensor, size: Shape) -> bool:
+    """Whether the Triton kernel for bilinear upsampling takes this map."""
+    if not x.is_cuda or torch.is_grad_enabled() or not capabilities.available("triton"):
+        return False
+    from regard.nn import enlarged
+
+    return enlarged.serves(x, *size)
+
+
 def then_resized(convolution: nn.Conv2d, x: Float[Tensor, "B c h w"], size: Shape) -> Float[Tensor, "B C H W"]:
     """`resized` of what a convolution finds. A bias is the same before and after: the kernel adds it on its way."""
-    if enlarged is None or not enlarged.serves(x, *size) or x.shape[-2:] == size or convolution.out_channels < 32:
+    if not _upsamples(x, size) or x.shape[-2:] == size or convolution.out_channels < 32:
         return resized(convolution(x), size)
+    from regard.nn import enlarged
+
     found = F.conv2d(x, convolution.weight, None, convolution.stride, convolution.padding)
     return enlarged.enlarged(found, convolution.bias, *size)
 

@@ -13,15 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard import capabilities
 from regard.nn import columns
 from regard.nn.bands import Band
 from regard.nn.columns import Columns
 from regard.waists import Offsets
-
-try:  # comes with builds of torch for CUDA
-    from regard.nn import beside
-except ImportError:
-    beside = None  # type: ignore[assignment]
 
 
 class Laid(NamedTuple):
@@ -58,7 +54,7 @@ def flash_forward(
     q: Tensor, k: Tensor, v: Tensor, at: Laid, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(T, H, d) the mixture, (H, T) its log-sum-exp, and the chance of dropout."""
-    found = torch.ops.aten._flash_attention_forward(
+    found = capabilities.flash_forward(
         q, k, v, at.starts, at.starts, at.longest, at.longest, dropout, False, False, scale=scale,
         window_size_left=at.left, window_size_right=at.right,
     )  # fmt: skip
@@ -71,14 +67,19 @@ def flash_backward(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     unused = torch.empty(0, device=q.device)
-    return torch.ops.aten._flash_attention_backward(
+    gradients: tuple[Tensor, Tensor, Tensor] = capabilities.flash_backward(
         told, q, k, v, out, lse, at.starts, at.starts, at.longest, at.longest, dropout, False, chance, unused,
         scale=scale, window_size_left=at.left, window_size_right=at.right,
     )  # fmt: skip
+    return gradients
 
 
 def _beside(q: Tensor) -> Any:
-    return beside if beside is not None and q.is_cuda else columns
+    if not q.is_cuda or not capabilities.available("triton"):
+        return columns
+    from regard.nn import beside
+
+    return beside
 
 
 def forward(

@@ -9,35 +9,16 @@ import functools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from regard import capabilities
 from regard.nn.memory import Fixed
 from regard.nn.rules import Both, Causal, Once, Packed, Rule, Whole, Window, Written, dense
-
-try:  # torch 2.11 has it; a build without it still runs everything else
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # pragma: no cover
-    varlen_attn = None  # type: ignore[assignment]
-
-try:  # comes with builds of torch for CUDA
-    from regard.nn import short
-except ImportError:
-    short = None  # type: ignore[assignment]
-
-try:
-    from regard.nn import overhang
-except ImportError:
-    overhang = None  # type: ignore[assignment]
-
-try:
-    from regard.nn import onestep
-except ImportError:
-    onestep = None  # type: ignore[assignment]
 
 Kernel = Literal["plain", "stepped", "sdpa", "widened", "varlen", "short"]
 
@@ -62,7 +43,7 @@ SCORES, LEARNT_SCORES = 2**24, 2**26
 
 def packed_kernel() -> bool:
     """Whether this build of torch has a kernel for packed rows (on CUDA, in 16 bits)."""
-    return varlen_attn is not None
+    return capabilities.available("varlen_attention")
 
 
 def choose(
@@ -104,12 +85,18 @@ def _few(q: Tensor, rule: Rule | None) -> bool:
 
 def flashes(q: Tensor) -> bool:
     """Whether the kernel of packed rows knows this device and this width of heads."""
-    return varlen_attn is not None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _generation(q.get_device()) >= 8
+    if q.shape[-1] % 8 or q.shape[-1] > 256 or _generation(q.get_device()) < 8:
+        return False
+    return capabilities.available("varlen_attention") and capabilities.available("flash_attention")
 
 
 def _is_short(q: Tensor, packed: Packed, window: tuple[int, int]) -> bool:
     """Documents of a few dozen tokens have a kernel of their own: a step of Transformer-base took 17.8 ms instead of 25.3."""
-    if short is None or q.shape[-1] not in short.HEAD_WIDTHS or window not in ((-1, -1), (-1, 0)):
+    if window not in ((-1, -1), (-1, 0)) or not capabilities.available("triton"):
+        return False
+    from regard.nn import short
+
+    if q.shape[-1] not in short.HEAD_WIDTHS:
         return False
     return max(packed.queries.longest, packed.keys.longest) <= short.LONGEST
 
@@ -157,13 +144,19 @@ def row_form(q: Tensor, k: Tensor, rule: Rule | None) -> int:
 def step(qkv: Tensor, memory: Fixed, at: Tensor, scale: float, band: int) -> Tensor:
     """(B, D) one more token a row: its key and value go into the memory, and it looks at what lies there up to itself."""
     assert memory.k is not None and memory.v is not None
+    from regard.nn import onestep
+
     counts = memory.counters(onestep)
     return onestep.step_attention(qkv, memory.k, memory.v, at, scale, band, counts)
 
 
 def steps_alone(k: Tensor | None) -> bool:
     """Whether one query a row over such keys, in a memory of constant size, has a kernel that knows the rule by itself."""
-    return k is not None and onestep is not None and not torch.is_grad_enabled() and onestep.serves(k, k, k)
+    if k is None or not k.is_cuda or torch.is_grad_enabled() or not capabilities.available("triton"):
+        return False
+    from regard.nn import onestep
+
+    return onestep.serves(k, k, k)
 
 
 def _conjuncts(rule: Rule | None) -> list[Rule]:
@@ -257,13 +250,16 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, 
 def whole(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
     """Whole rows on CUDA: each query sees all keys, or looks back to the beginning."""
     if (
-        overhang is not None
-        and not causal
+        not causal
         and not dropout
-        and overhang.serves(q, k)
+        and q.is_cuda
         and _generation(q.get_device()) >= 9
+        and capabilities.available("triton")
     ):
-        return overhang.overhang(q, k, v, scale)
+        from regard.nn import overhang
+
+        if overhang.serves(q, k):
+            return overhang.overhang(q, k, v, scale)
     with sdpa_kernel(_fused(q, dropout, causal), set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scale)
 
@@ -282,7 +278,7 @@ def _fused(q: Tensor, dropout: float, causal: bool) -> list[SDPBackend]:
 # What does not change while a program runs: torch.compile asks once, where it would leave its graph for the answer.
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@capabilities.constant_in_graph
 def _generation(device: int) -> int:
     """Of a device by its number, as a number: torch.compile takes neither a torch.device nor a pair for a constant."""
     return _capability_of(device)[0]
@@ -293,10 +289,10 @@ def _capability_of(device: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@capabilities.constant_in_graph
 def _cudnn() -> bool:
-    """Also whether someone has switched it off."""
-    return torch.backends.cudnn.is_available() and torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    """Whether cuDNN's attention works and is not switched off."""
+    return torch.backends.cuda.cudnn_sdp_enabled() and capabilities.available("cudnn_attention")  # type: ignore[no-untyped-call]
 
 
 def widened(
@@ -322,6 +318,8 @@ def varlen(
     starts = packed.queries.starts.int(), packed.keys.starts.int()
     longest = packed.queries.longest, packed.keys.longest
     if few:
+        from regard.nn import short
+
         out = short.short_attention(rows[0], rows[1], rows[2], starts, longest, window[1] == 0, scale)
     else:
         out = _flash(rows, starts, longest, window, scale, dropout)
@@ -339,14 +337,11 @@ def _flash(
     rows: tuple[Tensor, ...], starts: tuple[Tensor, Tensor], longest: tuple[int, int], window: tuple[int, int],
     scale: float, dropout: float,
 ) -> Tensor:  # fmt: skip
-    """q, k, v (T, H, d) of documents one after another. The operator under `varlen_attn` knows dropout, which that does not."""
-    out: Any
+    """Attention of packed documents, q, k, v (T, H, d). The public varlen operator has no dropout; flash attention has."""
     if dropout == 0.0:
-        out = varlen_attn(rows[0], rows[1], rows[2], *starts, *longest, window_size=window, scale=scale)
-    else:
-        out = torch.ops.aten._flash_attention_forward(
-            *rows, *starts, *longest, dropout, False, False, scale=scale, window_size_left=window[0],
-            window_size_right=window[1],
-        )[0]  # fmt: skip
-    assert isinstance(out, Tensor)
+        return capabilities.varlen_attention(rows[0], rows[1], rows[2], starts, longest, window, scale)
+    out: Tensor = capabilities.flash_forward(
+        *rows, *starts, *longest, dropout, False, False, scale=scale, window_size_left=window[0],
+        window_size_right=window[1],
+    )[0]  # fmt: skip
     return out

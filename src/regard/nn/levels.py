@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.capabilities import uncompiled
 from regard.nn.neighbours import nearest, weighed
 from regard.nn.packing import Packing
 from regard.nn.spreading import spread
@@ -100,7 +101,7 @@ def _surveyed(
     return Survey(levels, back)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def _interrupted(
     x: Tensor, offsets: Offsets, rates: Sequence[int], counts: Sequence[int], rises: bool, ordered: bool
 ) -> Survey:

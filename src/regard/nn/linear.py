@@ -17,10 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
-try:  # comes with builds of torch for CUDA
-    from regard.nn import few
-except ImportError:
-    few = None  # type: ignore[assignment]
+from regard import capabilities
 
 FEW = 8
 """Rows on CUDA up to which reading the weights once is all there is to do: nn/few.py."""
@@ -29,17 +26,11 @@ ROWS = 256
 SMALL = 2**15
 """A matrix of this size or less is faster as it is, unless there are many rows."""
 
-KINDS = (torch.float32, torch.bfloat16)
+PACKED = {torch.float32: "packed_linear_float32", torch.bfloat16: "packed_linear_bfloat16"}
+"""The capability that multiplies by packed weights of a dtype."""
 
 _kept: Any = WeakIdKeyDictionary()
 _round = [0]
-
-try:  # what torch.compile itself calls on CPUs; a build without oneDNN lacks it
-    _pack: Any = torch.ops.mkldnn._reorder_linear_weight
-    _apply: Any = torch.ops.mkldnn._linear_pointwise
-    AVAILABLE = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-except (AttributeError, RuntimeError):  # pragma: no cover
-    AVAILABLE = False
 
 
 class Linear(nn.Linear):
@@ -50,12 +41,19 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling():  # it cannot trace the questions below, and answers them itself
         return F.linear(x, weight, bias)
-    if torch.is_inference_mode_enabled() and AVAILABLE and x.dtype in KINDS and x.device.type == "cpu":
+    if x.device.type == "cpu" and _packs(x):
         rows = x.numel() // x.shape[-1]
         worth = weight.numel() > SMALL or rows > 64 if rows <= ROWS else _biased(x, bias)
         if worth and rows and _plain(x, weight):
-            return _apply(x, _packed(weight, rows), bias, "none", [], "")
-    if few is not None and x.is_cuda and not torch.is_grad_enabled() and x.numel() <= FEW * x.shape[-1]:
+            return capabilities.packed_linear(x, _packed(weight, rows), bias)
+    if (
+        x.is_cuda
+        and not torch.is_grad_enabled()
+        and x.numel() <= FEW * x.shape[-1]
+        and capabilities.available("triton")
+    ):
+        from regard.nn import few
+
         row = x.reshape(-1, x.shape[-1])
         if len(row) and not torch.is_autocast_enabled("cuda") and few.serves(row, weight):
             return few.few_linear(row, weight, bias).view(*x.shape[:-1], -1)
@@ -70,12 +68,17 @@ FUSED = {"relu": "", "gelu": "none", "gelu_tanh": "tanh"}
 
 def activated(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor | None:
     """The layer with an activation behind it in one kernel, of many rows in bfloat16; None where there is none."""
-    if torch.compiler.is_compiling() or not (torch.is_inference_mode_enabled() and AVAILABLE) or kind not in FUSED:
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or kind not in FUSED or not _packs(x):
         return None
-    if x.device.type != "cpu" or x.numel() <= ROWS * x.shape[-1] or not (_biased(x, bias) and _plain(x, weight)):
+    if x.numel() <= ROWS * x.shape[-1] or not (_biased(x, bias) and _plain(x, weight)):
         return None
-    made: Tensor = _apply(x, _packed(weight, ROWS), bias, kind.partition("_")[0], [], FUSED[kind])
-    return made
+    return capabilities.packed_linear(x, _packed(weight, ROWS), bias, kind.partition("_")[0], FUSED[kind])
+
+
+def _packs(x: Tensor) -> bool:
+    """Whether products with this input may use packed weights."""
+    name = PACKED.get(x.dtype)
+    return name is not None and torch.is_inference_mode_enabled() and capabilities.available(name)
 
 
 def _biased(x: Tensor, bias: Tensor | None) -> bool:
@@ -119,7 +122,7 @@ def _packed(weight: Tensor, rows: int) -> Tensor:
         return known.blocks
     total = _sum(weight)
     if known is None or known.now != now or known.total != total:
-        known = _kept[weight] = _Pack(now, total, _pack(weight.detach(), rows), _round[0])
+        known = _kept[weight] = _Pack(now, total, capabilities.pack_linear_weight(weight.detach(), rows), _round[0])
     known.round = _round[0]
     return known.blocks
 

@@ -10,13 +10,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from regard import capabilities
 from regard.nn.linear import linear
 from regard.waists import IGNORE
-
-try:  # comes with builds of torch for CUDA
-    from regard.nn import vocabulary
-except ImportError:
-    vocabulary = None  # type: ignore[assignment]
 
 BYTES = 4 * 2**30
 """of the logits that are held at once"""
@@ -89,7 +85,7 @@ def _spread(smoothing: float, V: int) -> float:
 
 def _narrow(x: Tensor, weight: Tensor) -> torch.dtype | None:
     """The sixteen bits in which CUDA would multiply these two, if it would."""
-    if vocabulary is None or not x.is_cuda or torch.float64 in (x.dtype, weight.dtype):
+    if not x.is_cuda or torch.float64 in (x.dtype, weight.dtype) or not capabilities.available("triton"):
         return None
     casts = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda") if casts else x.dtype
@@ -217,7 +213,9 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _sweep(logits: Tensor, labels: Tensor, losses: Tensor, V: int, spread: float, gradient: bool) -> None:
     """`vocabulary.sweep`, and what it means."""
-    if logits.is_cuda:
+    if logits.is_cuda and capabilities.available("triton"):
+        from regard.nn import vocabulary
+
         vocabulary.sweep(logits, labels, losses, V, spread, gradient)
         return
     losses[:], change = _rows(logits[:, :V], labels, spread)

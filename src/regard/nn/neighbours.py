@@ -15,14 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard import capabilities
 from regard.nn.apart import searchable, smallest, squared
 from regard.nn.cells import nearest_by_cells
 from regard.nn.packing import WASTE, Packing
-
-try:  # comes with builds of torch for CUDA
-    from regard.nn import nearby
-except ImportError:
-    nearby = None  # type: ignore[assignment]
 
 ROOM = 2**20
 """Pairs that are compared at once: 64 bytes each at most, so 64 MiB, and on CUDA 512, however many points there are."""
@@ -42,7 +38,10 @@ def nearest(
     has a lower index). K is `count`, or the size of the largest cloud where that is smaller."""
     asking = packing if asking is None else asking
     queries = places if queries is None else queries
-    return _nearest(searchable(places), searchable(queries), list(packing.counts), list(asking.counts), count)
+    search = (
+        _nearest if torch.compiler.is_compiling() else torch.no_grad()(_search)
+    )  # the operator is for compiled graphs
+    return search(searchable(places), searchable(queries), list(packing.counts), list(asking.counts), count)
 
 
 def weighed(
@@ -60,8 +59,11 @@ def weighed(
 
 def _search(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], count: int) -> Tensor:
     packing, asked = Packing(tuple(counts)), Packing(tuple(asking))
-    if nearby is not None and nearby.serves(places, count) and not _worth(places, packing):
-        return nearby.nearest(places, queries, packing, asked, count)
+    if places.is_cuda and capabilities.available("triton"):
+        from regard.nn import nearby
+
+        if nearby.serves(places, count) and not _worth(places, packing):
+            return nearby.nearest(places, queries, packing, asked, count)
     found = places.new_empty(_shape(queries, counts, count), dtype=torch.int64)
     for first, last in _groups(packing, asked):
         (some, rows), (those, ask) = packing.part(first, last), asked.part(first, last)

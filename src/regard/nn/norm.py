@@ -7,10 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-try:  # comes with builds of torch for CUDA
-    from regard.nn import joined
-except ImportError:
-    joined = None  # type: ignore[assignment]
+from regard import capabilities
 
 
 class Norm(nn.LayerNorm):
@@ -21,7 +18,9 @@ class Norm(nn.LayerNorm):
     ) -> Float[Tensor, "*rows D"]:
         if more is None:
             return super().forward(x)
-        if joined is not None and x.is_cuda and not torch.is_grad_enabled() and self._joins(x, more):
+        if x.is_cuda and not torch.is_grad_enabled() and self._joins(x, more):
+            from regard.nn import joined
+
             return joined.add_norm(x, more, self.weight, self.bias, self.eps)
         return super().forward(x + more)
 
@@ -29,7 +28,9 @@ class Norm(nn.LayerNorm):
         self, x: Float[Tensor, "*rows D"], more: Float[Tensor, "*rows D"]
     ) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows D"]]:
         """x + more, and LN of it."""
-        if joined is not None and torch.compiler.is_compiling() and self._sixteen(x, more):
+        if torch.compiler.is_compiling() and self._sixteen(x, more):
+            from regard.nn import joined
+
             both: tuple[Tensor, Tensor] = joined.added(x, more, self.weight, self.bias, self.eps)
             return both
         x = x + more
@@ -38,12 +39,13 @@ class Norm(nn.LayerNorm):
     def _sixteen(self, x: Tensor, more: Tensor) -> bool:
         halves = x.dtype == more.dtype == self.weight.dtype and x.dtype in (torch.bfloat16, torch.float16)
         quiet = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda")
-        return x.is_cuda and halves and quiet and x.shape == more.shape
+        return x.is_cuda and halves and quiet and x.shape == more.shape and capabilities.available("triton")
 
     def _joins(self, x: Tensor, more: Tensor) -> bool:
         if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"):
             return False
-        return x.dtype == more.dtype == self.weight.dtype and x.dtype != torch.float64 and x.shape == more.shape
+        same = x.dtype == more.dtype == self.weight.dtype and x.dtype != torch.float64 and x.shape == more.shape
+        return same and capabilities.available("triton")
 
 
 class RMS(nn.RMSNorm):

@@ -11,18 +11,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard import capabilities
 from regard.nn.linear import activated
 
 KINDS = ("gelu", "gelu_tanh")
-AVAILABLE = hasattr(torch, "_addmm_activation")
 ROWS = 64
 """Fewer rows than this are read by other kernels."""
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
-    made: Tensor = torch._addmm_activation(bias, rows, weight.T, use_gelu=True)
-    return made.view(*x.shape[:-1], len(weight))
+    return capabilities.linear_gelu(rows, weight, bias).view(*x.shape[:-1], len(weight))
 
 
 raised = torch.library.custom_op(
@@ -37,11 +36,13 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def serves(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> bool:
-    if not (AVAILABLE and x.is_cuda and kind in KINDS) or bias is None or torch.is_grad_enabled():
+    if not (x.is_cuda and kind in KINDS) or bias is None or torch.is_grad_enabled():
         return False
     if x.dtype not in (torch.bfloat16, torch.float16) or weight.dtype != x.dtype or len(weight) % 8:
         return False
-    return x.numel() >= ROWS * x.shape[-1] and not torch.is_autocast_enabled("cuda")
+    if x.numel() < ROWS * x.shape[-1] or torch.is_autocast_enabled("cuda"):
+        return False
+    return capabilities.available("linear_gelu")
 
 
 def fused(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor | None:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard import capabilities
+
 HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -28,13 +30,13 @@ def serves(x: Tensor, weight: Tensor) -> bool:
     """Where nobody wants gradients, and the kernels of cuDNN for halves read eight channels at a time."""
     halves = x.is_cuda and x.dtype == weight.dtype and x.dtype in HALVES and not torch.is_autocast_enabled("cuda")
     eights = weight.shape[0] % 8 == 0 and weight.shape[1] % 8 == 0
-    return halves and eights and not torch.is_grad_enabled() and torch.version.cuda is not None
+    return halves and eights and not torch.is_grad_enabled() and capabilities.available("conv_relu")
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     x, weight = (given.contiguous(memory_format=torch.channels_last) for given in (x, weight))
     around = [weight.shape[2] // 2, weight.shape[3] // 2]
-    return torch.cudnn_convolution_relu(x, weight, bias, [1, 1], around, [1, 1], 1)
+    return capabilities.conv_relu(x, weight, bias, around)
 
 
 def _empty(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -16,13 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard import capabilities
 from regard.nn.apart import searchable, squared
 from regard.nn.packing import Packing
-
-try:  # comes with builds of torch for CUDA
-    from regard.nn import farthest
-except ImportError:
-    farthest = None  # type: ignore[assignment]
 
 ALONE = 2**14
 """Points from which a cloud on the CPU is gone through by itself, in slices."""
@@ -35,13 +31,19 @@ def spread(places: Float[Tensor, "N 3"], packing: Packing, kept: Packing) -> Int
     for count, most in zip(kept.counts, packing.counts, strict=True):
         if not 0 < count <= most:
             raise ValueError(f"{count} points cannot be chosen of {most}")
-    return _spread(searchable(places), list(packing.counts), list(kept.counts))
+    choose = (
+        _spread if torch.compiler.is_compiling() else torch.no_grad()(_choose)
+    )  # the operator is for compiled graphs
+    return choose(searchable(places), list(packing.counts), list(kept.counts))
 
 
 def _choose(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
     packing, wanted = Packing(tuple(counts)), Packing(tuple(kept))
-    if farthest is not None and farthest.serves(places, packing):
-        return farthest.spread(places, packing, wanted)
+    if places.is_cuda and capabilities.available("triton"):
+        from regard.nn import farthest
+
+        if farthest.serves(places, packing):
+            return farthest.spread(places, packing, wanted)
     found = _empty(places, counts, kept)
     alone = not places.is_cuda and packing.longest >= ALONE
     for first, last in ((n, n + 1) for n in range(len(counts))) if alone else packing.groups():

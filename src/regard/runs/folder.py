@@ -13,11 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
-
+from regard import capabilities
 from regard.disk import write_text
 from regard.draw.curves import curves
 from regard.errors import RegardError, RunError
@@ -84,14 +80,15 @@ class RunFolder:
                 yield
             finally:
                 self._ours = False
-                (self.path / LOCK).unlink(missing_ok=True)
+                with suppress(PermissionError):  # Windows removes no open file; a later run locks it again
+                    (self.path / LOCK).unlink(missing_ok=True)
 
     def _locked(self, file: IO[bytes], alone: bool) -> bool:
         """Whether the lock is ours, and its file still where it was: it goes with the run that held it."""
-        if fcntl is None:
+        if not capabilities.available("file_locks"):
             return True
         try:
-            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            capabilities.lock_file(file.fileno(), shared=not alone)
             return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path / LOCK))
         except (BlockingIOError, FileNotFoundError):
             return False

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from regard import __version__
-from regard.data.feed import Clocked, feed
+from regard.data.feed import Clocked, feed, forks
 from regard.disk import write_json
 from regard.errors import Interrupted, RunError
 from regard.learn.compute import Chooser, Compute, Loss
@@ -166,8 +166,11 @@ class Trainer:
 
     def _grains(self) -> Generator[Batch]:
         cuda = self.model.device.type == "cuda"
-        workers = self.settings.data.workers if self.settings.data.workers >= 0 else 2 * cuda
-        return feed(self.grain, numbers(self.done, self.config, self.world), workers, pin=cuda)
+        return feed(self.grain, numbers(self.done, self.config, self.world), self._workers(), pin=cuda)
+
+    def _workers(self) -> int:
+        asked = self.settings.data.workers
+        return asked if asked >= 0 else 2 * (self.model.device.type == "cuda")
 
     def _note(self, step: Step, reporter: Reporter) -> None:
         """What is due after a step: a line of the log, a validation, a checkpoint."""
@@ -351,6 +354,8 @@ class Trainer:
             f"steps {self.done:,} to {config.steps:,}, {often} over the data, "
             f"{rows}" + (f" with {100 * self.padding:.1f} % padding" if self.task.reads == "text" else "")
         )
+        if self._workers() and not forks(self._workers()):
+            self._say("  data.workers has no effect: worker processes need fork, which this platform does not have")
         if passes > 200:
             few = max(round(100 * config.steps / passes, -2), 100)
             self._say(f"  that is many passes for so little data; 100 would be train.steps={few:.0f}")

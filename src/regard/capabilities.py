@@ -1,0 +1,399 @@
+"""Optional operators, precisions and system calls of this machine, each tried once before its first use.
+
+Every private operator of PyTorch is called through a function of this module. `available(name)` runs the trial of a
+capability and remembers the result; where the trial fails, callers compute the plain formula. Importing this module
+does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def constant_in_graph(function: F) -> F:
+    """The function, marked as constant for torch.compile, which then calls it while tracing.
+
+    The same as `torch.compiler.assume_constant_result`, which would import Dynamo (a second of start-up) for one attribute."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def uncompiled(function: F) -> F:
+    """The function, which interrupts a compiled graph and runs outside of it.
+
+    `torch.compiler.disable` as a decorator would import Dynamo in programs that compile nothing."""
+
+    def call(*args: Any) -> Any:
+        import torch
+
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(function)(*args)  # type: ignore[no-untyped-call]
+        return function(*args)
+
+    return call  # type: ignore[return-value]
+
+
+# -- private operators of PyTorch
+
+
+def pack_linear_weight(weight: Tensor, rows: int) -> Tensor:
+    """A weight matrix in oneDNN's blocked layout, for inputs of about this many rows."""
+    import torch
+
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    return packed
+
+
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "none", form: str = "") -> Tensor:
+    """`linear(x, weight, bias)` with a packed weight, and an activation in the same kernel."""
+    import torch
+
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], form)
+    return out
+
+
+def cpu_multiplies(dtype: str) -> bool:
+    """Whether this CPU has instructions for products of bfloat16 or float16 matrices, and oneDNN has kernels for them.
+
+    oneDNN alone would also accept x86 CPUs that convert every number to float32, which is slower than float32."""
+    import platform
+
+    import torch
+
+    if dtype == "float16":
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    instructions = not x86 or torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return bool(instructions and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def varlen_attention(
+    q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], longest: tuple[int, int],
+    window: tuple[int, int], scale: float,
+) -> Tensor:  # fmt: skip
+    """Attention of packed documents, (T, H, d), without dropout."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    out: Any = varlen_attn(q, k, v, *starts, *longest, window_size=window, scale=scale)
+    result: Tensor = out
+    return result
+
+
+def flash_forward(*args: Any, **kwargs: Any) -> Any:
+    """Flash attention of packed documents with dropout: output, log-sum-exp, random state, …"""
+    import torch
+
+    return torch.ops.aten._flash_attention_forward(*args, **kwargs)
+
+
+def flash_backward(*args: Any, **kwargs: Any) -> Any:
+    """Gradients of q, k and v from the output and log-sum-exp of `flash_forward`."""
+    import torch
+
+    return torch.ops.aten._flash_attention_backward(*args, **kwargs)
+
+
+def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
+    """Gradient of the scores from that of their softmax over the last axis (an operator of autograd on every device)."""
+    import torch
+
+    return torch._softmax_backward_data(gradient, weights, -1, weights.dtype)
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """GELU (tanh form) of a linear layer of (rows, D) in one cuBLAS kernel."""
+    import torch
+
+    out: Tensor = torch._addmm_activation(bias, x, weight.T, use_gelu=True)
+    return out
+
+
+def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, padding: Sequence[int]) -> Tensor:
+    """ReLU of a convolution with stride 1 in one cuDNN kernel."""
+    import torch
+
+    return torch.cudnn_convolution_relu(x, weight, bias, [1, 1], padding, [1, 1], 1)
+
+
+def triton_copy(source: Tensor, target: Tensor) -> None:
+    """Copies one number by a Triton kernel: the compiler, its C compiler and the driver all work."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def copy(source_pointer: Any, target_pointer: Any) -> None:
+        tl.store(target_pointer, tl.load(source_pointer))
+
+    copy[(1,)](source, target)
+
+
+def capture_graph(work: Callable[[], Any]) -> Callable[[], None]:
+    """A captured CUDA graph of this work; calling the result replays it."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    return graph.replay
+
+
+def cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention by cuDNN's kernel alone."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+        return scaled_dot_product_attention(q, k, v)
+
+
+# -- system calls
+
+
+def fork_context() -> Any:
+    """The multiprocessing context of forked workers, which share memory and data with their parent."""
+    import multiprocessing
+
+    if not sys.platform.startswith("linux"):  # macOS has fork, but its system libraries do not survive it
+        raise OSError(f"worker processes are not forked on {sys.platform}")
+    return multiprocessing.get_context("fork")
+
+
+def lock_file(descriptor: int, shared: bool) -> None:
+    """Locks an open file until it is closed; BlockingIOError if another process holds a lock that excludes this one."""
+    import fcntl
+
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+
+def end_with_parent() -> None:
+    """Asks the kernel to end this process when its parent ends."""
+    import ctypes
+    import signal
+
+    pr_set_pdeathsig = 1
+    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+def set_malloc_thresholds(mmap: int, trim: int) -> None:
+    """Sets from how many bytes glibc maps an allocation, and from how many free bytes it returns memory to the system."""
+    import ctypes
+
+    m_mmap_threshold, m_trim_threshold = -3, -1
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(m_mmap_threshold, mmap)
+    mallopt(m_trim_threshold, trim)
+
+
+def memory_table() -> dict[str, int]:
+    """The table of /proc/meminfo, in bytes."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in file}
+
+
+# -- trials: each raises where its capability does not work
+
+
+def _try_packed_linear(dtype: str) -> None:
+    import torch
+
+    kind = getattr(torch, dtype)
+    with torch.inference_mode():
+        weight, x = torch.eye(16, dtype=kind), torch.ones(2, 16, dtype=kind)
+        out = packed_linear(x, pack_linear_weight(weight, 2), torch.zeros(16, dtype=kind), "relu", "")
+    _expect(torch.equal(out, x))
+
+
+def _try_cpu_matmul(dtype: str) -> None:
+    _expect(cpu_multiplies(dtype))
+
+
+def _packed_rows() -> tuple[Tensor, Tensor]:
+    import torch
+
+    rows = torch.ones(16, 2, 64, dtype=torch.bfloat16, device="cuda")
+    return rows, torch.tensor([0, 16], dtype=torch.int32, device="cuda")
+
+
+def _try_varlen() -> None:
+    import torch
+
+    rows, starts = _packed_rows()
+    with torch.no_grad():
+        out = varlen_attention(rows, rows, rows, (starts, starts), (16, 16), (-1, -1), 1.0)
+    _expect(bool((out == 1).all()))
+
+
+def _try_flash() -> None:
+    import torch
+
+    rows, starts = _packed_rows()
+    sizes = (starts, starts, 16, 16, 0.0, False)
+    with torch.no_grad():
+        found = flash_forward(rows, rows, rows, *sizes, False, scale=1.0)
+        chance = torch.zeros(2, dtype=torch.uint64, device="cuda")
+        unused = torch.empty(0, device="cuda")
+        flash_backward(rows, rows, rows, rows, found[0], found[1], *sizes, chance, unused, scale=1.0)
+    _expect(bool((found[0] == 1).all()))
+
+
+def _try_linear_gelu() -> None:
+    import torch
+
+    x = torch.zeros(64, 64, dtype=torch.bfloat16, device="cuda")
+    with torch.no_grad():
+        _expect(not bool(linear_gelu(x, x, x[0]).any()))
+
+
+def _try_conv_relu() -> None:
+    import torch
+
+    x = torch.ones(1, 8, 8, 8, dtype=torch.bfloat16, device="cuda").contiguous(memory_format=torch.channels_last)
+    weight = torch.zeros(8, 8, 3, 3, dtype=x.dtype, device="cuda").contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        _expect(not bool(conv_relu(x, weight, weight[:, 0, 0, 0].contiguous(), [1, 1]).any()))
+
+
+def _try_triton() -> None:
+    import torch
+
+    target = torch.zeros(1, device="cuda")
+    triton_copy(torch.ones(1, device="cuda"), target)
+    _expect(bool(target == 1))
+
+
+def _try_cuda_graphs() -> None:
+    import torch
+
+    total = torch.zeros(1, device="cuda")
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        total.add_(1)
+        total.zero_()
+    torch.cuda.current_stream().wait_stream(stream)
+    replay = capture_graph(lambda: total.add_(1))
+    replay()
+    _expect(bool(total == 1))
+
+
+def _try_cudnn_attention() -> None:
+    import torch
+
+    x = torch.ones(1, 1, 128, 64, dtype=torch.bfloat16, device="cuda")
+    with torch.no_grad():
+        _expect(bool((cudnn_attention(x, x, x) == 1).all()))
+
+
+def _try_fork() -> None:
+    fork_context()
+
+
+def _try_lock() -> None:
+    with tempfile.TemporaryFile() as file:
+        lock_file(file.fileno(), shared=False)
+
+
+def _try_parent() -> None:
+    import ctypes
+
+    _expect(hasattr(ctypes.CDLL(None), "prctl"))
+
+
+def _try_malloc() -> None:
+    import ctypes
+
+    _expect(hasattr(ctypes.CDLL(None), "mallopt"))
+
+
+def _try_memory() -> None:
+    _expect(memory_table()["MemAvailable"] > 0)
+
+
+def _expect(holds: bool) -> None:
+    if not holds:
+        raise RuntimeError("the trial gave a wrong result")
+
+
+TRIALS: dict[str, Callable[[], None]] = {
+    "packed_linear_float32": lambda: _try_packed_linear("float32"),
+    "packed_linear_bfloat16": lambda: _try_packed_linear("bfloat16"),
+    "cpu_bfloat16": lambda: _try_cpu_matmul("bfloat16"),
+    "cpu_float16": lambda: _try_cpu_matmul("float16"),
+    "triton": _try_triton,
+    "cuda_graphs": _try_cuda_graphs,
+    "cudnn_attention": _try_cudnn_attention,
+    "varlen_attention": _try_varlen,
+    "flash_attention": _try_flash,
+    "linear_gelu": _try_linear_gelu,
+    "conv_relu": _try_conv_relu,
+    "fork": _try_fork,
+    "file_locks": _try_lock,
+    "end_with_parent": _try_parent,
+    "malloc_thresholds": _try_malloc,
+    "memory_table": _try_memory,
+}
+"""The trial of every capability: it raises where the capability does not work."""
+
+ON_CUDA = (
+    "triton",
+    "cuda_graphs",
+    "cudnn_attention",
+    "varlen_attention",
+    "flash_attention",
+    "linear_gelu",
+    "conv_relu",
+)
+"""Capabilities of a CUDA device: not available without one."""
+
+_results: dict[str, bool] = {}
+
+
+@constant_in_graph
+def available(name: str) -> bool:
+    """Whether a capability works on this machine; its trial runs at the first call."""
+    if name not in _results:
+        _results[name] = _works(name)
+    return _results[name]
+
+
+def _works(name: str) -> bool:
+    if name in ON_CUDA:
+        import torch
+
+        if not torch.cuda.is_available():
+            return False
+    try:
+        TRIALS[name]()
+    except KeyError:
+        raise
+    except Exception:  # whatever an operator raises where it does not work: RuntimeError, ImportError, OSError, …
+        return False
+    return True
+
+
+def fast_on(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether matrices of a half-precision dtype are multiplied on this device at least about as fast as float32."""
+    if device.type != "cpu":
+        return True
+    name = f"cpu_{str(dtype).removeprefix('torch.')}"
+    return name not in TRIALS or available(name)
+
+
+def free_memory() -> int | None:
+    """Bytes of memory that are free on this machine, or None where the system does not report them."""
+    if available("memory_table"):
+        return memory_table()["MemAvailable"]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # macOS and Windows do not report free pages here
+        return None

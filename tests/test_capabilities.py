@@ -1,0 +1,147 @@
+"""Each capability is removed in turn by an operator that raises; training, prediction and explanation give the same results."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from conftest import Pairs, rows, train_tiny, write_pairs
+from regard import capabilities
+from regard.data.album import free_memory
+from regard.data.feed import feed
+
+OPERATORS = {
+    "packed_linear_float32": ("packed_linear",),
+    "packed_linear_bfloat16": ("pack_linear_weight",),
+    "cpu_bfloat16": ("cpu_multiplies",),
+    "cpu_float16": ("cpu_multiplies",),
+    "triton": ("triton_copy",),
+    "cuda_graphs": ("capture_graph",),
+    "cudnn_attention": ("cudnn_attention",),
+    "varlen_attention": ("varlen_attention",),
+    "flash_attention": ("flash_forward", "flash_backward"),
+    "linear_gelu": ("linear_gelu",),
+    "conv_relu": ("conv_relu",),
+    "fork": ("fork_context",),
+    "file_locks": ("lock_file",),
+    "end_with_parent": ("end_with_parent",),
+    "malloc_thresholds": ("set_malloc_thresholds",),
+    "memory_table": ("memory_table",),
+}
+"""The functions of capabilities.py that a capability consists of."""
+
+ON_CPU = [name for name in OPERATORS if name not in capabilities.ON_CUDA]
+
+
+def raises(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("this operator does not work here")
+
+
+def remove(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Replaces the operators of a capability; it is then tried again."""
+    for function in OPERATORS[name]:
+        patch.setattr(capabilities, function, raises)
+    patch.setattr(capabilities, "_results", {})
+    if name in ("end_with_parent", "malloc_thresholds"):  # their trials only look the system call up
+        patch.setitem(capabilities.TRIALS, name, raises)
+
+
+@pytest.fixture(scope="module")
+def data(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("data") / "pairs.tsv", pairs[:40])
+
+
+def results(data: Path, out: Path) -> tuple[list[Any], list[str], list[Any], list[float]]:
+    """Losses of a training with worker processes, predictions in float32 and bfloat16, and an explanation."""
+    settings = ("train.steps=2", "train.every=2", "train.log=1", "data.workers=1", "train.precision=auto")
+    train_tiny(data, out, *settings)
+    model, text = regard.load(out), data.read_text("utf-8").split("\t")[0]
+    predicted = [model.answer(text, beam=2).value, model.bfloat16().answer(text, beam=1).value]
+    gpt = regard.build("gpt2-small", width=16, depth=1, heads=2, vocabulary=512, length=16, end=0).bfloat16().eval()
+    with torch.inference_mode():
+        logits = gpt.logits(torch.arange(9)[None] % 7).float().flatten()[:50].tolist()
+    explained = regard.load(out).explain(text)
+    return rows(out, "train"), predicted, logits, [float(item.weights.max()) for item in explained.maps]
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return results(data, tmp_path_factory.mktemp("all") / "run")
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_results_are_the_same_without_a_capability(
+    name: str, data: Path, tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(name, monkeypatch)
+    losses, predicted, logits, explained = results(data, tmp_path / "run")
+    assert not capabilities.available(name)
+    tolerance = 0.02 if "cpu_" in name else 1e-5  # without it training computes in float32
+    assert [row["loss"] for row in losses] == pytest.approx([row["loss"] for row in expected[0]], rel=tolerance)
+    assert predicted[0] == expected[1][0] or "cpu_" in name
+    assert logits == pytest.approx(expected[2], abs=0.02)
+    assert explained == pytest.approx(expected[3], rel=1e-3)
+
+
+def test_every_capability_has_a_trial_and_is_removed_here() -> None:
+    assert set(OPERATORS) == set(capabilities.TRIALS)
+    for names in OPERATORS.values():
+        assert all(callable(getattr(capabilities, name)) for name in names)
+
+
+def test_a_trial_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr(capabilities, "_results", {})
+    monkeypatch.setitem(capabilities.TRIALS, "fork", lambda: runs.append(1))
+    assert capabilities.available("fork") and capabilities.available("fork") and runs == [1]
+    with pytest.raises(KeyError):
+        capabilities.available("no such capability")
+
+
+def test_batches_are_prepared_in_order_without_fork_and_the_run_mentions_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove("fork", monkeypatch)
+    assert list(feed(lambda number: number, range(5), workers=2)) == [*range(5)]  # type: ignore[arg-type, return-value]
+    printed = train_tiny(data, tmp_path / "run", "train.steps=1", "train.every=1", "data.workers=2")
+    assert "fork" in printed
+    monkeypatch.undo()
+    assert "fork" not in train_tiny(data, tmp_path / "other", "train.steps=1", "train.every=1", "data.workers=1")
+
+
+def test_free_memory_has_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove("memory_table", monkeypatch)
+    assert free_memory() > 0
+    monkeypatch.delattr("os.sysconf")
+    assert capabilities.free_memory() is None and free_memory() > 0
+
+
+def test_the_module_imports_no_torch() -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import regard.capabilities; assert 'torch' not in sys.modules"
+    source = str(Path(capabilities.__file__).parents[1])
+    assert subprocess.run([sys.executable, "-c", code, source]).returncode == 0
+
+
+PRIVATE = re.compile(
+    r"torch\.ops\.(aten|mkldnn)\b|torch\._(?!foreach_)[a-z]\w*|torch\.\w+\._[a-z]|cudnn_convolution_relu|varlen_attn\b|"
+    r"^\s*import (fcntl|ctypes)|/proc/|assume_constant_result|@torch\.compiler"
+)
+
+
+def test_private_operators_are_used_in_one_module_only() -> None:
+    source = Path(capabilities.__file__).parent
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in source.rglob("*.py")
+        if path.name != "capabilities.py"
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if PRIVATE.search(line)
+    ]
+    assert not found
