@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.nn import cells, neighbours, spreading
+from regard import capabilities
+from regard.nn import cells, neighbours
 from regard.nn.graphs import record
 from regard.nn.neighbours import nearest, weighed
 from regard.nn.packing import Packing
@@ -52,7 +53,7 @@ def test_neighbours_are_those_of_the_cpu(kind: str, counts: tuple[int, ...], mon
         for plain in (False, True):
             with monkeypatch.context() as patch:
                 if plain:
-                    patch.setattr(neighbours, "nearby", None)
+                    patch.setitem(capabilities._results, "triton", False)
                 assert torch.equal(nearest(x.cuda(), packing, count).cpu(), wanted)
                 assert torch.equal(nearest(x.cuda(), packing, count, few.cuda(), kept).cpu(), down)
                 assert torch.equal(nearest(few.cuda(), kept, count, x.cuda(), packing).cpu(), up)
@@ -80,7 +81,7 @@ def test_farthest_points_are_those_of_the_cpu(
         wanted = spread(x, packing, kept)
         assert torch.equal(spread(x.cuda(), packing, kept).cpu(), wanted)
     if sum(counts) < 2000:
-        monkeypatch.setattr(spreading, "farthest", None)
+        monkeypatch.setitem(capabilities._results, "triton", False)
         assert torch.equal(spread(x.cuda(), packing, kept).cpu(), wanted)
 
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -216,16 +215,6 @@ LARGE = ("train.tokens=4096", "model.dropout=0", "train.steps=6", "train.every=3
 """All pairs in one grain, so that packed and padded runs see the same samples in each step."""
 
 
-@pytest.fixture
-def undetermined() -> Iterator[None]:
-    """As it was before."""
-    kept = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-    yield
-    torch.use_deterministic_algorithms(False)
-    if kept is None:
-        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
-
-
 def losses(run: Path) -> list[float]:
     return [row["loss"] for row in rows(run) if "loss" in row]
 
@@ -249,9 +238,16 @@ def test_a_packed_run_with_dropout_goes_on_bit_for_bit(few: Path, tmp_path: Path
     same_tensors(tmp_path / "run/model.safetensors", tmp_path / "whole/model.safetensors")
 
 
-def test_a_deterministic_run_is_the_same_on_the_cpu(few: Path, whole: Path, tmp_path: Path, undetermined: None) -> None:
+def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it_was(
+    few: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    enabled, real = [], Trainer.grain
+    monkeypatch.setattr(
+        Trainer, "grain", lambda *args: enabled.append(torch.are_deterministic_algorithms_enabled()) or real(*args)
+    )
     train_tiny(few, tmp_path / "run", *TWELVE, "train.deterministic=true")
-    assert torch.are_deterministic_algorithms_enabled()
+    assert enabled and all(enabled) and not torch.are_deterministic_algorithms_enabled()
     assert rows(tmp_path / "run") == rows(whole)
     same_tensors(tmp_path / "run/model.safetensors", whole / "model.safetensors")
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard import capabilities
 from regard.decode.heard import Heard
 from regard.decode.paths import Found, Quest, Until
 from regard.decode.settings import Decode
@@ -104,7 +105,8 @@ def recordable(body: Any, batch: Batch) -> bool:
     Under autocast weights are converted anew each time, at addresses that do not stay."""
     if not batch.x.is_cuda or not getattr(body, "fixed", False) or torch.is_autocast_enabled("cuda"):
         return False
-    return not hooked(body) and not (body in _shelves and _shelves[body].broken)
+    works = capabilities.available("cuda_graphs") and not (body in _shelves and _shelves[body].broken)
+    return works and not hooked(body)
 
 
 def recorded(

@@ -62,6 +62,7 @@ class Compute:
         self.settings, self.device, self.world = settings, device, world
         self.steady = steady
         self.recordable = (steady or few) and device.type == "cuda" and world.size == 1
+        self.recordable = self.recordable and capabilities.available("cuda_graphs")
         body = getattr(getattr(loss, "model", None), "body", None)
         self.compiles: bool = getattr(body, "compiles", True) and (steady or getattr(body, "compiles_sizes", True))
         """whether torch.compile is worth a try: of loops over tokens it would write out every step, anew for each length"""

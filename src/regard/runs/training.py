@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +62,7 @@ def train(
         order = old_order(asked, folder) if going_on or not first else new_order(asked)
         world.check(order.settings.train.accumulate)
         if order.settings.train.deterministic:
-            _determined()
+            stack.enter_context(deterministic())
         tell(console, f"reading {named(order.sources.data)}")
         prepared = prepare(order, lambda line: tell(console, line))
         if few := rough(found, prepared.facts["valid"]):
@@ -112,9 +112,19 @@ def _begin(folder: RunFolder, sources: Sources, resume: bool, console: Console) 
         tell(console, f"{folder.path}: there is no run to resume; starting at step 0")
 
 
-def _determined() -> None:
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Deterministic algorithms inside of the context; the caller's choice of algorithms after it."""
+    before, only_warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
 def named(paths: Sequence[str]) -> str:
