@@ -15,10 +15,10 @@ from regard.data.rows import format_of, iterate_rows
 from regard.data.unanswered import TABLES
 from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError
-from regard.loading import read_identity
+from regard.folders import read_identity
 from regard.model import Model
 from regard.runs.given import Given, given
-from regard.runs.progress import Pace
+from regard.runs.pace import Pace
 from regard.systems import find_published
 from regard.tasks.embed import BEST, Embed
 from regard.tasks.gaps import gap_of

@@ -12,11 +12,10 @@ from regard.data.picture_tables import CALLED
 from regard.data.rows import first_value, format_of, heading
 from regard.data.walking import PICTURES as ENDINGS
 from regard.errors import RegardError
-from regard.loading import read_identity
-from regard.model import is_folder
+from regard.folders import is_folder, read_identity
 from regard.runs.folder import RunFolder
 from regard.systems import find_preset, find_published, find_system
-from regard.tasks import EVERY, Task, find_task
+from regard.tasks import Task, find_task, forms
 
 PICTURES = CALLED["image"][:4]
 """Columns of a table that are taken for pictures; the other words may mean files of any kind."""
@@ -26,11 +25,11 @@ def task_for(
     name: str, model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None = None
 ) -> Task:
     """The task of this name in the form for what is to be read; `run`: one that goes on."""
-    forms = [task.reads for task in EVERY if task.name == name]
-    if len(forms) < 2:
+    known = [reads for reads, table in forms().items() if name in table]
+    if len(known) < 2:
         return find_task(name)
     reads = _reads(model, data, columns, run)
-    return find_task(name, reads if reads in forms else forms[0])
+    return find_task(name, reads if reads in known else known[0])
 
 
 def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None) -> str:

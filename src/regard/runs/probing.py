@@ -20,13 +20,14 @@ from regard.draw.layers import draw_layers
 from regard.draw.paper import check_ending
 from regard.errors import RegardError, SettingError
 from regard.inputs.pixels import Pixels
-from regard.loading import read_identity
+from regard.folders import read_identity
 from regard.model import Model, load
 from regard.runs.order import listed
 from regard.runs.parts import TASK, Part, Parts, divide
 from regard.runs.prepare import Say
-from regard.runs.progress import Pace, rough
-from regard.runs.training import pick_device
+from regard.runs.pace import Pace
+from regard.runs.progress import rough
+from regard.runs.devices import pick_device
 from regard.tasks.heads import numbered
 from regard.tasks.opened import LOOKED_AT
 from regard.tasks.pictured import Pictured, opened

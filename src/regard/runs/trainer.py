@@ -37,7 +37,8 @@ from regard.runs.card import write_card
 from regard.runs.folder import RunFolder
 from regard.runs.order import Order
 from regard.runs.prepare import Prepared
-from regard.runs.progress import Reporter, clock, glimpse, own_command, tell
+from regard.runs.pace import clock
+from regard.runs.progress import Reporter, glimpse, own_command, tell
 from regard.runs.scoring import validation_sums
 from regard.runs.signals import Signals
 from regard.runs.window import Window
