@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard import index
 from regard.config import as_dict, from_dict
@@ -19,6 +21,24 @@ from regard.systems import find_published, find_system
 from regard.systems.preset import System
 from regard.tasks.heads import bias_names, take_bias
 from regard.weights import Names, Tensors, matches, misfit, read_folder
+
+
+class _SkipInit(TorchFunctionMode):
+    """Random initialization without effect: a tensor on the meta device has no values, and `normal_` of one imports
+    torch._dynamo, which takes a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Modules that are built in the block have shapes only: no memory and no initial values."""
+    with torch.device("meta"), _SkipInit():
+        yield
+
 
 def named_labels(names: Names, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
     """The classes by their published names; where those were left out, by the names that are meant then."""
@@ -143,7 +163,7 @@ def read_body(folder: Path) -> tuple[System, Any, Tensors]:
     if ours:
         return system, config, tensors
     config, tensors = system.adapt(config, tensors)
-    with torch.device("meta"):
+    with on_meta():
         wanted = list(system.build(config).state_dict())
     return system, config, system.names.read(tensors, wanted)[0]
 

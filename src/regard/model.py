@@ -19,7 +19,7 @@ from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
 from regard.folders import LAYOUTS, OWN_FILE, is_folder, read_identity
 from regard.inputs.text import Text
-from regard.loading import fill, named_labels, open_eyes, read_tensors, seen_through
+from regard.loading import fill, named_labels, on_meta, open_eyes, read_tensors, seen_through
 from regard.nn.linear import recheck
 from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
@@ -269,7 +269,7 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
 def assemble(identity: Identity, reader: Any = None, device: str | torch.device = "cpu") -> Model:
     if identity.task.name not in identity.system.tasks:
         raise UnknownName(f"task for {identity.system.name}", identity.task.name, identity.system.tasks)
-    with torch.device(device):
+    with on_meta() if torch.device(device).type == "meta" else torch.device(device):
         return Model(identity.system.build(identity.config), identity, reader)
 
 

@@ -16,12 +16,12 @@ from regard.decode.settings import told
 from regard.errors import RunError, SettingError
 from regard.folders import read_identity
 from regard.model import Model, load
+from regard.runs.devices import pick_device
 from regard.runs.order import Sources
 from regard.runs.prepare import Say, read_samples, validation_samples
 from regard.runs.progress import rough
 from regard.runs.scoring import validation_sums
 from regard.runs.settings import Settings, gather, resolve
-from regard.runs.devices import pick_device
 from regard.tasks.several import pairing_of
 from regard.waists import Answer
 

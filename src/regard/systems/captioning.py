@@ -31,7 +31,9 @@ from regard.systems.preset import System, check_sizes
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
-SEEING: LazyTable[System] = LazyTable({name: SYSTEMS.paths[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")})
+SEEING: LazyTable[System] = LazyTable(
+    {name: SYSTEMS.paths[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
+)
 """Systems that captioners can see through."""
 
 
@@ -134,7 +136,11 @@ def _of_preset(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     if os.sep in name:
         raise SettingError(f"model.encoder={name} is a folder, which 'regard train' and regard.build read.")
     owner = index.presets().get(name)
-    system = SEEING[owner] if owner in SEEING else next((one for one in SEEING.values() if name in one.presets), None)
+    system = (
+        SEEING[owner]
+        if owner is not None and owner in SEEING
+        else next((one for one in SEEING.values() if name in one.presets), None)
+    )
     if system is None:
         known = [preset for one in SEEING.values() for preset in one.presets]
         raise UnknownName("encoder", name, known, "Name one of these presets, or a folder of such a model.")
