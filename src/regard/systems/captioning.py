@@ -135,17 +135,13 @@ class Captioner:
 def _of_preset(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     if os.sep in name:
         raise SettingError(f"model.encoder={name} is a folder, which 'regard train' and regard.build read.")
-    owner = index.presets().get(name)
-    system = (
-        SEEING[owner]
-        if owner is not None and owner in SEEING
-        else next((one for one in SEEING.values() if name in one.presets), None)
-    )
-    if system is None:
-        known = [preset for one in SEEING.values() for preset in one.presets]
-        raise UnknownName("encoder", name, known, "Name one of these presets, or a folder of such a model.")
-    config = override(system.presets[name].config, changes, "model.seeing.")
-    return {"name": name, "system": system.name, "config": as_dict(config)}
+    owner = index.presets().get(name, "")
+    for system in (SEEING[owner],) if owner in SEEING else SEEING.values():
+        if name in system.presets:
+            config = override(system.presets[name].config, changes, "model.seeing.")
+            return {"name": name, "system": system.name, "config": as_dict(config)}
+    known = [preset for system in SEEING.values() for preset in system.presets]
+    raise UnknownName("encoder", name, known, "Name one of these presets, or a folder of such a model.")
 
 
 def _others(system: str, sees: Sequence[str]) -> str:
