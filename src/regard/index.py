@@ -28,25 +28,21 @@ def index() -> dict[str, Any]:
     return found
 
 
-@functools.cache
 def presets() -> dict[str, str]:
     """The name of each preset, with the name of its system."""
     return {preset: name for name, system in index()["systems"].items() for preset in system["presets"]}
 
 
-@functools.cache
 def model_types() -> dict[str, str]:
     """Each `model_type` of a published config.json, with the name of the system that reads it."""
     return {system["model_type"]: name for name, system in index()["systems"].items() if system["model_type"]}
 
 
-@functools.cache
 def special_settings() -> frozenset[str]:
     """Settings that have an effect for some tasks only."""
     return frozenset(name for task in index()["tasks"] for name in task["settings"])
 
 
-@functools.cache
 def reader_files() -> frozenset[str]:
     """Names of the files that tokenizers and processors of all tasks are saved in."""
     return frozenset(name for task in index()["tasks"] for name in task["reader_files"])

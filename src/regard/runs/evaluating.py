@@ -19,8 +19,7 @@ from regard.model import Model, load
 from regard.runs.devices import pick_device
 from regard.runs.order import Sources
 from regard.runs.prepare import Say, read_samples, validation_samples
-from regard.runs.progress import rough
-from regard.runs.scoring import validation_sums
+from regard.runs.scoring import rough, validation_sums
 from regard.runs.settings import Settings, gather, resolve
 from regard.tasks.several import pairing_of
 from regard.waists import Answer

@@ -27,7 +27,7 @@ from regard.runs.order import listed
 from regard.runs.pace import Pace
 from regard.runs.parts import TASK, Part, Parts, divide
 from regard.runs.prepare import Say
-from regard.runs.progress import rough
+from regard.runs.scoring import rough
 from regard.tasks.heads import numbered
 from regard.tasks.opened import LOOKED_AT
 from regard.tasks.pictured import Pictured, opened

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from regard.learn.loop import Step
 from regard.runs.pace import clock
-from regard.tasks import Task
 
 QUIET_SECONDS = 15.0
 """Without a terminal a plain line is printed this often."""
@@ -27,9 +26,6 @@ NOTABLE = 0.05
 
 SEEN = 200
 """Characters of a line about a sample; the file of samples has it whole."""
-
-ROUGH = 100
-"""Fewer samples than this give scores that say little."""
 
 GLANCE_SECONDS = 2.0
 """On a terminal the loss is refreshed at least this often."""
@@ -118,14 +114,6 @@ def tell(console: Console, text: str) -> None:
 def glimpse(text: str, most: int = SEEN) -> str:
     """Lines that are no longer than a glance takes."""
     return "\n".join(line if len(line) <= most else line[: most - 2] + " …" for line in text.rstrip("\n").splitlines())
-
-
-def rough(task: Task, samples: int) -> str:
-    """What is to be thought of scores on so few samples; nothing where they are many."""
-    if task.least == 1 or samples >= ROUGH:
-        return ""
-    worth = "" if task.lowest or task.paints else f": one answer is worth {100 / max(samples, 1):.1f} points of 100"
-    return f"scores of {task.some(samples)} are rough{worth}"
 
 
 def quiet() -> Console:

@@ -24,7 +24,8 @@ from regard.runs.folder import RunFolder
 from regard.runs.kinds import task_for
 from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
 from regard.runs.prepare import Prepared, prepare
-from regard.runs.progress import Screen, quiet, rough, tell
+from regard.runs.progress import Screen, quiet, tell
+from regard.runs.scoring import rough
 from regard.runs.settings import gather
 from regard.runs.trainer import Trainer
 from regard.tasks import idle
