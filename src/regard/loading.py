@@ -1,4 +1,4 @@
-"""A folder of ours or a published one -> what it says it is, and its tensors by our names."""
+"""A folder of ours or a published one -> its tensors by our names."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from regard.weights import Names, Tensors, matches, misfit, read_folder
 
 
 class _SkipInit(TorchFunctionMode):
-    """Random initialization without effect: a tensor on the meta device has no values, and `normal_` of one imports
-    torch._dynamo, which takes a second."""
+    """Random initialization without effect: a tensor on the meta device has no values, and `normal_` of such a tensor
+    imports torch._dynamo, which takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):
