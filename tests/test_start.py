@@ -141,7 +141,7 @@ SLOW = (
 """Modules that take long to import, and that a prediction of a text model does not use."""
 
 RUN = (
-    *CHECKED, "regard.model", "regard.loading", "regard.waists", "regard.weights", "regard.explain",
+    *CHECKED, "regard.model", "regard.loading", "regard.waists", "regard.weights", "regard.capabilities", "regard.explain",
     "regard.systems", "regard.systems.preset", "regard.systems.targets", "regard.systems.transformer",
     "regard.tasks", *(f"regard.tasks.{name}" for name in ("asked", "heads", "marks", "opened", "pondering", "readers",
                                                           "spoken", "task", "translate")),
