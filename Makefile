@@ -4,7 +4,7 @@ BIN := .venv/bin
 # tests are mostly one thread each; files of them go side by side
 PROCESSES ?= 2
 
-.PHONY: demo test check clean
+.PHONY: demo test check index clean
 
 demo: .venv/ready
 	$(BIN)/regard demo $(DEMO)
@@ -18,6 +18,11 @@ check: .venv/ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m regard.runs.catalog --check
+
+# what 'regard list' shows and names are checked by, written from the tables of systems, tasks and settings
+index: .venv/ready
+	$(BIN)/python -m regard.runs.catalog
 
 # torch first and alone, at the tested version: a range asked for by another package could bring a newer, larger build
 .venv/ready: pyproject.toml constraints.txt

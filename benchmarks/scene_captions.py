@@ -83,7 +83,7 @@ def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
     import regard
     from regard.explain.caption import COUNTED
     from regard.explain.regions import TOTAL
-    from regard.runs.training import pick_device
+    from regard.runs.devices import pick_device
 
     model = regard.load(run, device=pick_device("auto"))
     first = next(samples(places["valid"], 1))

@@ -1,27 +1,47 @@
-"""How long a person waits for `regard --help` and `import regard`: medians of whole processes."""
+"""CPU seconds (user and system) from start to end of a command: medians of whole processes, `import torch` beside them."""
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
-import time
+import tempfile
+from pathlib import Path
 
-CASES = {
-    "python -c pass": [sys.executable, "-c", "pass"],
-    "import regard": [sys.executable, "-c", "import regard"],
-    "regard --help": [sys.executable, "-m", "regard", "--help"],
-    "regard train --help": [sys.executable, "-m", "regard", "train", "--help"],
-    "import torch": [sys.executable, "-c", "import torch"],
-}
+PAIRS = [("the cat danced", "die Katze tanzte"), ("a dog slept", "ein Hund schlief"), ("a horse ran", "ein Pferd lief")]
+SIZES = ("width=32", "heads=2", "hidden=64", "depth=1", "decoder_depth=1")
+REGARD = [sys.executable, "-m", "regard"]
+
+
+def tiny_run(folder: Path) -> str:
+    """A run folder of a translator that is trained for two steps."""
+    data, run = folder / "pairs.tsv", folder / "run"
+    data.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS * 20), encoding="utf-8")
+    settings = ["train.steps=2", "data.vocabulary=300", "data.share=0.1", *(f"model.{size}" for size in SIZES)]
+    words = ["train", "translate", "--data", str(data), "--out", str(run), "--device", "cpu", "--set", *settings]
+    subprocess.run([*REGARD, *words], check=True, stdout=subprocess.DEVNULL)
+    return str(run)
 
 
 def seconds(command: list[str]) -> float:
-    begun = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # a typo exits with 2
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-for name, command in CASES.items():
-    seconds(command)  # the first reads from the disk
-    print(f"{name:22} {statistics.median(seconds(command) for _ in range(9)):6.3f} s")
+with tempfile.TemporaryDirectory() as place:
+    cases = {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "import regard": [sys.executable, "-c", "import regard"],
+        "regard --help": [*REGARD, "--help"],
+        "regard train --help": [*REGARD, "train", "--help"],
+        "regard list tasks": [*REGARD, "list", "tasks"],
+        "regard info gpt2-smal": [*REGARD, "info", "gpt2-smal"],
+        "import torch": [sys.executable, "-c", "import torch"],
+        "regard run RUN TEXT": [*REGARD, "run", tiny_run(Path(place)), "the cat danced", "--device", "cpu"],
+    }
+    for name, command in cases.items():
+        seconds(command)  # the first reads from the disk
+        print(f"{name:22} {statistics.median(seconds(command) for _ in range(9)):6.3f} s", flush=True)

@@ -228,7 +228,7 @@ def pondered(run: Path, samples: Sequence[Question]) -> dict[str, Any]:
     import torch
 
     import regard
-    from regard.runs.training import pick_device
+    from regard.runs.devices import pick_device
     from regard.waists import IGNORE
 
     model = regard.load(run, device=pick_device("auto"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -17,6 +19,8 @@ from regard.data.settings import Data
 from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
 from regard.nn.rolling import Rolling
+from regard.runs.catalog import catalog
+from regard.systems import SYSTEMS
 from regard.systems.captioning import beside
 from regard.systems.preset import Preset, System, unpublished
 from regard.tasks import find_task
@@ -86,6 +90,20 @@ SYSTEM = System(
     "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "pictures",
     unsayable=unpublished,
 )  # fmt: skip
+
+
+@functools.cache
+def index_with_speaker() -> dict[str, Any]:
+    made = catalog()
+    made["settings"] += [{"setting": f"model.{field.name}", "system": "speaker"} for field in fields(Config)]
+    return made
+
+
+def offer(patch: pytest.MonkeyPatch) -> None:
+    """Put the stand-in into the table of systems and into the index of names."""
+    patch.setitem(SYSTEMS, "speaker", SYSTEM)
+    made = index_with_speaker()  # before the patch, because captioners read the index when they are imported
+    patch.setattr("regard.index.index", lambda: made)
 
 
 # -- what it is tested on

@@ -215,7 +215,8 @@ def test_explain_takes_choices_and_only_where_something_is_chosen(cli: Cli, tmp_
 
 
 def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> None:
-    from regard.runs.progress import glimpse, rough
+    from regard.runs.progress import glimpse
+    from regard.runs.scoring import rough
 
     assert glimpse("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
     assert "scores of 1 text are rough" in rough(TASKS["classify"], 1)

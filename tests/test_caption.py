@@ -27,7 +27,7 @@ from speaker import TASK, album_in, model, samples
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(regard.systems.SYSTEMS, "speaker", speaker.SYSTEM)
+    speaker.offer(monkeypatch)
     monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
 
 
@@ -46,7 +46,7 @@ def train(album: Path, out: Path, *settings: str, **more: Any) -> Model:
 @pytest.fixture(scope="session")
 def run(album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(regard.systems.SYSTEMS, "speaker", speaker.SYSTEM)
+        speaker.offer(patch)
         out = tmp_path_factory.mktemp("runs") / "a run"
         train(album, out, "train.steps=200", "train.every=100", "train.rate=2e-2", "train.images=24", "model.width=32")
     return out

@@ -28,7 +28,7 @@ from speaker import TASK, album_in, encoded, model, samples
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(regard.systems.SYSTEMS, "speaker", speaker.SYSTEM)
+    speaker.offer(monkeypatch)
     monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
 
 

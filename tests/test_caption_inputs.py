@@ -36,7 +36,7 @@ ODD: dict[str, tuple[str, tuple[int, int]]] = {
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(regard.systems.SYSTEMS, "speaker", speaker.SYSTEM)
+    speaker.offer(monkeypatch)
 
 
 @pytest.fixture

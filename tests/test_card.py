@@ -25,7 +25,7 @@ from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
 from regard.runs.card import _use
 from regard.systems import SYSTEMS, gpt2, universal
-from regard.tasks import EVERY, SEEING, TASKS, Task
+from regard.tasks import SEEING, TASKS, Task, every
 from sights import fresh
 from test_cli import Cli
 from test_cli import cli as cli
@@ -86,7 +86,7 @@ def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[st
 
 def test_every_task_is_asked_here() -> None:
     tasks = {(made.task.reads, made.task.name) for made in (make() for make in MADE.values())}
-    known = {(task.reads, task.name) for task in EVERY}
+    known = {(task.reads, task.name) for task in every()}
     assert known - tasks == {("text", "translate")}, "whose run is asked below"
 
 

@@ -175,7 +175,7 @@ def test_what_is_wrong_with_a_search_is_said(
 def test_long_searches_say_how_far_they_are(
     cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.runs.progress.PAUSE", -1.0)
+    monkeypatch.setattr("regard.runs.pace.PAUSE", -1.0)
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS))
     err = cli("run", saved, "the cat", "--among", "a.txt").err

@@ -30,8 +30,9 @@ from regard.runs.asking import ask
 from regard.runs.checking import check
 from regard.runs.given import given
 from regard.runs.parts import divide
-from regard.runs.progress import Reporter, rough
+from regard.runs.progress import Reporter
 from regard.runs.reading import empties
+from regard.runs.scoring import rough
 from regard.runs.settings import GROUPS
 from regard.runs.window import Window
 from regard.systems import find_preset

@@ -237,7 +237,7 @@ def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: 
 def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
     place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.runs.progress.PAUSE", -1.0)
+    monkeypatch.setattr("regard.runs.pace.PAUSE", -1.0)
     monkeypatch.setattr("regard.runs.probing.LOOKED_AT", 10)
     done = cli("probe", place / "painter")
     lines = done.out.splitlines()

@@ -1,4 +1,7 @@
-"""The command line: thin words around plain functions. Nothing here imports torch until a command needs it."""
+"""The command line: thin words around plain functions.
+
+A command checks all names that it was given first, and imports torch and the modules that it uses then: a typo is answered
+at once."""
 
 from __future__ import annotations
 
@@ -67,6 +70,11 @@ def demo(
     again: Annotated[bool, typer.Option("--again", help="Replace the run that an earlier demo left there.")] = False,
 ) -> None:
     """Train a small model on embedded data, score it, ask it, draw its attention."""
+    from regard.errors import UnknownName
+    from regard.runs.demos import DEMOS
+
+    if what not in DEMOS:
+        raise UnknownName("demo", what, DEMOS)
     from regard.runs.demo import demo as run_demo
 
     run_demo(what, out, again, console())
@@ -88,6 +96,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
     """Train a model on your own files. Settings: 'regard list settings'."""
+    from regard.runs.settings import check_names, gather
+
+    check_names(task, model, gather(assigned or (), config), resume)
     from regard.runs.training import train as run_train
 
     run_train(
@@ -107,6 +118,11 @@ def check(
     out: Annotated[Path | None, typer.Option("--out", help="Draw the lengths: a folder, .png or .svg.")] = None,
 ) -> None:
     """Find what is wrong with data before training. Exit code 1: something must be fixed."""
+    from regard.index import check_task
+    from regard.runs.settings import check_groups, gather
+
+    check_task(task)
+    check_groups(gather(assigned or ()))
     from regard.runs.checking import check as run_check
 
     report = run_check(task, data or (), valid=valid or (), columns=named(columns), settings=assigned or (), out=out)
@@ -125,6 +141,11 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Score a run on the data it remembers, or on other files."""
+    from regard.folders import read_identity
+    from regard.runs.settings import check_groups, gather
+
+    read_identity(run)
+    check_groups(gather(assigned or ()))
     from regard.runs.evaluating import evaluate as run_evaluate
     from regard.runs.evaluating import write_answers
 
@@ -173,10 +194,8 @@ def run(
 ) -> None:
     """Answer texts, lines or rows of files, or standard input, in their order. Exit code 2: some were not answered."""
     from regard.decode.settings import told
-    from regard.model import load
-    from regard.runs import asking
-    from regard.runs.settings import gather
-    from regard.runs.training import pick_device
+    from regard.folders import read_identity
+    from regard.runs.settings import check_groups, gather
 
     said = gather(assigned or ())
     if said.keys() - {"decode"}:
@@ -187,6 +206,12 @@ def run(
         raise RegardError("--choices goes with texts: a table of questions has choices of its own.")
     if among is not None and (choices is not None or said):
         raise RegardError("--among searches a file: it goes with --best and --columns, not with --choices or --set.")
+    check_groups(said)
+    read_identity(run)
+    from regard.model import load
+    from regard.runs import asking
+    from regard.runs.devices import pick_device
+
     found = None if among is None else asking.searched(among, named(columns))
     model = load(run, task=None if found is None else "embed", device=pick_device(device))
     if found is not None:
@@ -218,12 +243,15 @@ def explain(
     device: Device = "auto",
 ) -> None:
     """Draw what each layer and head looked at, and what counted for a decision. A file is read whole."""
-    from regard.model import load
-    from regard.runs.explaining import place, wholes
-    from regard.runs.training import pick_device
+    from regard.folders import read_identity
 
     if out.suffix.lower() not in PICTURES:
         raise RegardError(f"{out}: an explanation is written as {', '.join(PICTURES)}.")
+    read_identity(run)
+    from regard.model import load
+    from regard.runs.devices import pick_device
+    from regard.runs.explaining import place, wholes
+
     model = load(run, device=pick_device(device))
     given = wholes(model.task, inputs)
     if choices is not None:
@@ -263,6 +291,9 @@ def probe(
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Tell what each layer knows: a linear classifier of pictures on its states, which stay as they are."""
+    from regard.folders import read_identity
+
+    read_identity(run)
     from regard.runs.probing import probe as run_probe
 
     def say(line: str) -> None:
@@ -288,6 +319,13 @@ def info(
     name: Annotated[str, typer.Argument(help="A preset, a run or a published folder.", show_default=False)],
 ) -> None:
     """Layer by layer: shapes, parameters, memory, operations."""
+    from regard.folders import is_folder, read_identity
+    from regard.index import check_preset
+
+    if is_folder(name):
+        read_identity(Path(name))
+    else:
+        check_preset(name)
     from regard.runs.info import info as look
 
     found = look(name)
@@ -310,9 +348,9 @@ def list_(
     kind: Annotated[str, typer.Argument(help="systems, presets, tasks or settings.")] = "presets",
 ) -> None:
     """What there is."""
-    from regard.runs.info import catalogue
+    from regard.index import rows
 
-    show(catalogue(kind), right=("parameters",))
+    show(rows(kind), right=("parameters",))
     if kind == "settings":
         print("\nA preset brings settings of its own, which go before these defaults: 'regard info PRESET' shows them.")
 
@@ -325,12 +363,15 @@ def convert(
 ) -> None:
     """Write a model in a published layout."""
     from regard.errors import RunError, UnknownName
-    from regard.model import LAYOUTS, load, save
+    from regard.folders import LAYOUTS, read_identity
 
     if to not in LAYOUTS:
         raise UnknownName("layout", to, LAYOUTS)
     if target.exists() and (target.is_file() or any(target.iterdir())):
         raise RunError(f"{target}: exists and is not empty. Choose another folder.")
+    read_identity(source)
+    from regard.model import load, save
+
     save(load(source), target, to)
     print(target)
 

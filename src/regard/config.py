@@ -28,25 +28,23 @@ def as_dict(settings: Any) -> dict[str, Any]:
     return dataclasses.asdict(settings)
 
 
+def check_values(kind: type[Any], values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The values in the types of the fields of `kind`; an unknown key is refused with the nearest right name."""
+    hints = field_types(kind)
+    for key in values:
+        if key not in hints:
+            raise SettingError(f"unknown setting '{where}{key}'. {suggest(str(key), hints, where)}")
+    return {key: coerce(value, hints[key], where + key) for key, value in values.items()}
+
+
 def from_dict(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Build settings from plain values; an unknown key is refused with the nearest right name."""
-    hints = field_types(kind)
-    _refuse_unknown(values, hints, where)
-    return kind(**{key: coerce(value, hints[key], where + key) for key, value in values.items()})
+    return kind(**check_values(kind, values, where))
 
 
 def override(settings: T, values: Mapping[str, Any], where: str = "") -> T:
     """A copy with some fields changed; the types and names are checked as in `from_dict`."""
-    hints = field_types(type(settings))
-    _refuse_unknown(values, hints, where)
-    changed = {key: coerce(value, hints[key], where + key) for key, value in values.items()}
-    return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
-
-
-def _refuse_unknown(values: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
-    for key in values:
-        if key not in known:
-            raise SettingError(f"unknown setting '{where}{key}'. {suggest(str(key), known, where)}")
+    return dataclasses.replace(settings, **check_values(type(settings), values, where))  # type: ignore[type-var]
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:

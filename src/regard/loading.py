@@ -1,62 +1,43 @@
-"""A folder of ours or a published one -> what it says it is, and its tensors by our names."""
+"""A folder of ours or a published one -> its tensors by our names."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from regard import index
 from regard.config import as_dict, from_dict
-from regard.errors import RegardError, RunError, SettingError, UnknownFolder, WeightsError
-from regard.inputs.pixels import Pixels
-from regard.systems import SYSTEMS, find_published, find_system
-from regard.systems.captioning import SEEING, Captioner
+from regard.errors import RegardError, SettingError, WeightsError
+from regard.folders import read_identity
+from regard.systems import find_published, find_system
 from regard.systems.preset import System
 from regard.tasks.heads import bias_names, take_bias
 from regard.weights import Names, Tensors, matches, misfit, read_folder
 
-OWN_FILE = "regard.json"
-"""What a folder of ours says beside the published layout."""
+
+class _SkipInit(TorchFunctionMode):
+    """Random initialization without effect: a tensor on the meta device has no values, and `normal_` of such a tensor
+    imports torch._dynamo, which takes a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
-def read_identity(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json and regard.json of a folder; a clear refusal when it is none of ours or theirs."""
-    if not folder.exists():
-        if any(str(folder) in system.presets for system in SYSTEMS.values()):
-            raise RunError(
-                f"{folder} is a preset, which has learnt nothing yet: train it, and name the folder of its run."
-            )
-        parent = folder.parent
-        beside = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
-        raise UnknownFolder("folder", folder, beside, "Train one with 'regard train', or see 'regard demo'.")
-    if not (folder / "config.json").exists():
-        if (folder / "checkpoints").is_dir():
-            advice = "it was stopped before its first validation, or has not come to it. Go on with it by --resume"
-            raise RunError(f"{folder}: the run has no model yet: {advice}.")
-        raise RunError(f"{folder}: is no run and no published model: it has no config.json and model.safetensors.")
-    try:
-        published = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        own_file = folder / OWN_FILE
-        own = json.loads(own_file.read_text(encoding="utf-8")) if own_file.exists() else {}
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder}: its config.json or {OWN_FILE} cannot be read ({error}).") from error
-    if not isinstance(published, dict) or not isinstance(own, dict):
-        raise RunError(f"{folder}: its config.json or {OWN_FILE} is not a JSON object.")
-    if own_file.exists():
-        _check_own(folder, own)
-    return published, own
-
-
-def _check_own(folder: Path, own: dict[str, Any]) -> None:
-    for key, kind in (("system", str), ("task", str), ("model", dict), ("decode", dict)):
-        if not isinstance(own.get(key), kind):
-            raise RunError(f"{folder}: its {OWN_FILE} does not say '{key}' as it should.")
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Modules that are built in the block have shapes only: no memory and no initial values."""
+    with torch.device("meta"), _SkipInit():
+        yield
 
 
 def named_labels(names: Names, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -182,7 +163,7 @@ def read_body(folder: Path) -> tuple[System, Any, Tensors]:
     if ours:
         return system, config, tensors
     config, tensors = system.adapt(config, tensors)
-    with torch.device("meta"):
+    with on_meta():
         wanted = list(system.build(config).state_dict())
     return system, config, system.names.read(tensors, wanted)[0]
 
@@ -191,7 +172,12 @@ def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes of a captioner's config, with all that follows from a folder that `model.encoder` names. The size of pictures
     is that of the folder, where nobody says another."""
     said, name = dict(changes), str(changes.get("encoder", ""))
-    if not isinstance(config, Captioner) or not name or any(name in system.presets for system in SEEING.values()):
+    if not name:
+        return said
+    from regard.inputs.pixels import Pixels
+    from regard.systems.captioning import SEEING, Captioner
+
+    if not isinstance(config, Captioner) or index.presets().get(name) in SEEING:
         return said
     folder = Path(os.path.abspath(os.path.expanduser(name)))
     if str(folder) == config.encoder:  # known already
@@ -216,7 +202,7 @@ def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 def open_eyes(model: Any) -> list[str]:
     """Put the weights of the folder that `model.encoder` names into a captioner that is made anew; what was done, in words."""
     config = model.config
-    if not isinstance(config, Captioner) or config.folder is None:
+    if getattr(config, "folder", None) is None:
         return []
     _, _, tensors = read_body(config.folder)
     body = model.body.eyes.body

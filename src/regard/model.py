@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +17,9 @@ from regard.decode.settings import Decode, told
 from regard.disk import write_json
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
-from regard.explain.explanation import Explanation
-from regard.inputs.captions import Captions
-from regard.inputs.palette import Palette
-from regard.inputs.pixels import Pixels
-from regard.inputs.points import FILE as POINTS_FILE
-from regard.inputs.points import Points
+from regard.folders import LAYOUTS, OWN_FILE, is_folder, read_identity
 from regard.inputs.text import Text
-from regard.loading import OWN_FILE, fill, named_labels, open_eyes, read_identity, read_tensors, seen_through
+from regard.loading import fill, named_labels, on_meta, open_eyes, read_tensors, seen_through
 from regard.nn.linear import recheck
 from regard.systems import find_preset, find_published, find_system
 from regard.systems.preset import System
@@ -33,6 +28,14 @@ from regard.tasks.heads import take_bias
 from regard.tasks.marks import filler, placed
 from regard.waists import Answer, Batch, States
 from regard.weights import read_folder, write_file
+
+if TYPE_CHECKING:
+    from regard.explain.explanation import Explanation
+    from regard.inputs.palette import Palette
+    from regard.inputs.pixels import Pixels
+    from regard.inputs.points import Points
+
+__all__ = ["LAYOUTS", "Identity", "Model", "assemble", "build", "is_folder", "load", "save", "unsayable"]
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,14 @@ class Model(nn.Module):
 
     @text.setter
     def text(self, text: Text | None) -> None:
+        if text is None or self.task.reads != "pictures" or not self.task.worded:
+            self.reader = text
+            return
+        from regard.inputs.captions import Captions
+        from regard.inputs.pixels import Pixels
+
         pixels = self.reader.pixels if isinstance(self.reader, Captions) else self.reader
-        speaks = isinstance(pixels, Pixels) and self.task.worded
-        self.reader = Captions(pixels, text) if speaks and text is not None else text
+        self.reader = Captions(pixels, text) if isinstance(pixels, Pixels) else text
 
     @property
     def device(self) -> torch.device:
@@ -184,6 +192,10 @@ class Model(nn.Module):
         return list(dict.fromkeys(listed))  # a stack may list those of its parts
 
     def pixels_or_refuse(self) -> Pixels | Palette:
+        from regard.inputs.captions import Captions
+        from regard.inputs.palette import Palette
+        from regard.inputs.pixels import Pixels
+
         found = self.reader.pixels if isinstance(self.reader, Captions) else self.reader
         if not isinstance(found, Pixels | Palette):
             raise RegardError(
@@ -193,9 +205,11 @@ class Model(nn.Module):
         return found
 
     def points_or_refuse(self) -> Points:
+        from regard.inputs.points import FILE, Points
+
         if not isinstance(self.reader, Points):
             raise RegardError(
-                f"{self.identity.source or 'this model'} has no {POINTS_FILE}, so it is not known how clouds are made ready "
+                f"{self.identity.source or 'this model'} has no {FILE}, so it is not known how clouds are made ready "
                 "for it; logits(points) and states(points) work without one."
             )
         return self.reader
@@ -233,13 +247,11 @@ class Model(nn.Module):
 
 
 def _text_of(reader: Any) -> Text | None:
-    found = reader.text if isinstance(reader, Captions) else reader
-    return found if isinstance(found, Text) else None
+    if reader is None or isinstance(reader, Text):
+        return reader
+    from regard.inputs.captions import Captions  # only a reader of pictures or points gets here
 
-
-def is_folder(name: str) -> bool:
-    """Whether a name means a folder rather than a preset: it is there, or is written as a path."""
-    return Path(name).is_dir() or os.sep in name
+    return reader.text if isinstance(reader, Captions) else None
 
 
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **changes: Any) -> Model:
@@ -257,7 +269,7 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
 def assemble(identity: Identity, reader: Any = None, device: str | torch.device = "cpu") -> Model:
     if identity.task.name not in identity.system.tasks:
         raise UnknownName(f"task for {identity.system.name}", identity.task.name, identity.system.tasks)
-    with torch.device(device):
+    with on_meta() if torch.device(device).type == "meta" else torch.device(device):
         return Model(identity.system.build(identity.config), identity, reader)
 
 
@@ -300,9 +312,6 @@ def load(
     tensors = read_tensors(model, tensors, ours, same)
     fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
     return model.to(device=device, dtype=dtype).eval()
-
-
-LAYOUTS = ("huggingface",)
 
 
 def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:

@@ -6,6 +6,7 @@ missing, is an error by name. Only safetensors are opened: a pickle can run code
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -108,6 +109,7 @@ class Names:
         raise KeyError(name)
 
 
+@functools.cache
 def _pattern(text: str) -> re.Pattern[str]:
     escaped = re.escape(text).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{part\}", r"(?P<part>weight|bias)")
     return re.compile(escaped)

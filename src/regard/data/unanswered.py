@@ -11,9 +11,6 @@ from typing import Any
 from regard.data.columns import SIDES, Wanted
 from regard.data.files import Complain
 from regard.data.rows import OBJECTS, PARQUET, Empty, format_of, heading, iterate_rows
-from regard.data.spans import spans_of
-from regard.data.tables import labelled_of, questions_of
-from regard.data.tagged import tagged_of
 from regard.errors import DataError
 
 Rows = Iterator[tuple[int, Any]]
@@ -45,23 +42,31 @@ def sources(
 
 def labelled(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
     """A text, or two that are looked at together."""
+    from regard.data.tables import labelled_of
+
     for line, item in _whole(labelled_of(entry, columns, complain, asked=True), complain):
         yield line, item and ((item.text, item.other) if item.other else item.text)
 
 
 def questions(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
     """A question with its choices."""
+    from regard.data.tables import questions_of
+
     return _whole(questions_of(entry, columns, complain, asked=True), complain)
 
 
 def sentences(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
     """The words of a sentence."""
+    from regard.data.tagged import tagged_of
+
     for line, item in _whole(tagged_of(entry, columns, complain, tags=None), complain):
         yield line, item and list(item.words)
 
 
 def spans(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
     """A question and its context."""
+    from regard.data.spans import spans_of
+
     for line, item in _whole(spans_of(entry, columns, complain, asked=True), complain):
         yield line, item and (item.question, item.context)
 

@@ -3,72 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import RegardError
-from regard.explain.caption import explain_caption
-from regard.explain.deciding import chosen, classified, embedded
-from regard.explain.decision import Decision, explain_decision
-from regard.explain.explanation import Explanation
-from regard.explain.language import explain_language
-from regard.explain.painted import explain_painting
-from regard.explain.pictures import Pixel, explain_picture
-from regard.explain.points import explain_cloud
-from regard.explain.translation import explain_translation
-from regard.explain.words import filled, spanned, tagged
-from regard.tasks import Task
-from regard.tasks.asked import Asked
+from regard.lazy import LazyTable
 
-EXPLAINERS: dict[str, Callable[[Asked, str, str | None], Explanation]] = {
-    "translate": explain_translation,
-    "recall": explain_translation,
-    "language": explain_language,
-}
+if TYPE_CHECKING:
+    from regard.explain.decision import Decision
+    from regard.explain.explanation import Explanation
+    from regard.explain.pictures import Pixel
+    from regard.tasks import Task
+    from regard.tasks.asked import Asked
+
+EXPLAINERS: LazyTable[Callable[[Asked, str, str | None], Explanation]] = LazyTable({
+    "translate": "regard.explain.translation:explain_translation",
+    "recall": "regard.explain.translation:explain_translation",
+    "language": "regard.explain.language:explain_language",
+})  # fmt: skip
 """By task."""
 
-DECISIONS: dict[str, Callable[[Asked, Any, str | None], Decision]] = {
-    "classify": classified,
-    "tag": tagged,
-    "span": spanned,
-    "choose": chosen,
-    "mask": filled,
-    "embed": embedded,
-}
+DECISIONS: LazyTable[Callable[[Asked, Any, str | None], Decision]] = LazyTable({
+    "classify": "regard.explain.deciding:classified",
+    "tag": "regard.explain.words:tagged",
+    "span": "regard.explain.words:spanned",
+    "choose": "regard.explain.deciding:chosen",
+    "mask": "regard.explain.words:filled",
+    "embed": "regard.explain.deciding:embedded",
+})  # fmt: skip
 """Of the tasks that decide."""
 
 
-SEEN: dict[str, Callable[[Asked, Any, str | None, Pixel | None], Explanation]] = {
-    "classify": explain_picture,
-    "segment": explain_picture,
-    "depth": explain_picture,
-    "draw": explain_painting,
-    "caption": explain_caption,
-}
+SEEN: LazyTable[Callable[[Asked, Any, str | None, Pixel | None], Explanation]] = LazyTable({
+    "classify": "regard.explain.pictures:explain_picture",
+    "segment": "regard.explain.pictures:explain_picture",
+    "depth": "regard.explain.pictures:explain_picture",
+    "draw": "regard.explain.painted:explain_painting",
+    "caption": "regard.explain.caption:explain_caption",
+})  # fmt: skip
 """Of the tasks that read pictures."""
 
-GATHERED: dict[str, Callable[[Asked, Any, str | None, Any], Explanation]] = {
-    "classify": explain_cloud,
-    "segment": explain_cloud,
-}
+GATHERED: LazyTable[Callable[[Asked, Any, str | None, Any], Explanation]] = LazyTable({
+    "classify": "regard.explain.points:explain_cloud",
+    "segment": "regard.explain.points:explain_cloud",
+})  # fmt: skip
 """Of the tasks that read points."""
-
-FORMS: dict[str, Mapping[str, Any]] = {"text": {**EXPLAINERS, **DECISIONS}, "pictures": SEEN, "points": GATHERED}
 
 
 def explains(task: Task) -> bool:
     """Whether a model of this task can be asked what it looked at."""
-    return task.name in FORMS[task.reads]
+    tables: dict[str, tuple[Mapping[str, Any], ...]] = {
+        "text": (EXPLAINERS, DECISIONS), "pictures": (SEEN,), "points": (GATHERED,),
+    }  # fmt: skip
+    return any(task.name in table for table in tables[task.reads])
 
 
 def explain(model: Asked, source: Any, target: str | None = None, at: Any = None) -> Explanation:
     """`at`: of whom it is asked what it looked at, a pixel (row, column) of a picture or a point of a cloud."""
     name, reads = model.task.name, model.task.reads
-    if reads != "text" and name in FORMS[reads]:
-        explained: Explanation = FORMS[reads][name](model, source, target, at)
-        return explained
+    if reads != "text" and explains(model.task):
+        return (SEEN if reads == "pictures" else GATHERED)[name](model, source, target, at)
     if at is not None:
         raise RegardError("a place is asked of pictures and clouds only: texts show what every token looked at.")
     if model.task.reads == "text" and name in DECISIONS:
+        from regard.explain.decision import explain_decision
+
         return explain_decision(model, lambda: DECISIONS[name](model, source, target))
     if name not in EXPLAINERS:
         raise RegardError(f"'{name}' cannot be explained yet; {', '.join([*EXPLAINERS, *DECISIONS])} can.")

@@ -15,13 +15,11 @@ from regard.data.rows import format_of, iterate_rows
 from regard.data.unanswered import TABLES
 from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError
-from regard.loading import read_identity
+from regard.folders import read_identity
 from regard.model import Model
 from regard.runs.given import Given, given
-from regard.runs.progress import Pace
+from regard.runs.pace import Pace
 from regard.systems import find_published
-from regard.tasks.embed import BEST, Embed
-from regard.tasks.gaps import gap_of
 from regard.waists import Answer
 
 PLACES = 5
@@ -110,7 +108,11 @@ class Said:
             or not isinstance(one.value, str)
         ):
             return
-        if model.text.role("mask") is not None and gap_of(model.text) in one.value:
+        if model.text.role("mask") is None:
+            return
+        from regard.tasks.gaps import gap_of
+
+        if gap_of(model.text) in one.value:
             self.hinted = True
             print(
                 f"{gap_of(model.text)} is read as it is: this model was made to {model.task.name}, and fills no gaps. "
@@ -229,6 +231,8 @@ def search(
     model: Model, inputs: Sequence[str], found: Mapping[int, str], best: int | None, as_json: bool, chunk: int
 ) -> int:
     """Print which of the texts that were `searched` are nearest to each input. Their vectors are made once."""
+    from regard.tasks.embed import BEST, Embed
+
     task = model.task
     assert isinstance(task, Embed)
     own = _made_for(model.identity.source)

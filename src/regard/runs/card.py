@@ -11,7 +11,8 @@ from regard.disk import write_text
 from regard.draw.table import table
 from regard.explain import explains
 from regard.runs.folder import RunFolder
-from regard.runs.progress import SEEN, glimpse, rough
+from regard.runs.progress import SEEN, glimpse
+from regard.runs.scoring import rough
 from regard.systems import find_system
 from regard.tasks import Task, find_task, means
 from regard.waists import Answer

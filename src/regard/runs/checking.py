@@ -11,39 +11,42 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import override
-from regard.data.caption_checks import check_captions
-from regard.data.cloud_checks import check_clouds, check_labelled_clouds
-from regard.data.document_checks import check_documents
 from regard.data.findings import Report
-from regard.data.pair_checks import check_pairs
-from regard.data.picture_checks import check_depths, check_masked, check_pictures, check_plain
-from regard.data.recall_checks import check_recall
 from regard.data.settings import Data
-from regard.data.span_checks import check_spans
 from regard.data.spread import ClassReport
 from regard.data.survey import Advance
-from regard.data.table_checks import check_labelled, check_questions
-from regard.data.tagged_checks import check_tagged
-from regard.data.text_checks import check_texts
-from regard.data.together_checks import check_together
 from regard.errors import SettingError, UnknownName
+from regard.index import TASK_ADVICE
+from regard.lazy import LazyTable
 from regard.runs.kinds import task_for
 from regard.runs.settings import gather
 
-CHECKS: dict[str, Callable[..., Report]] = {
-    "translate": check_pairs, "language": check_texts, "mask": check_documents, "classify": check_labelled,
-    "choose": check_questions, "tag": check_tagged, "span": check_spans, "embed": check_together,
-    "recall": check_recall,
-}  # fmt: skip
+CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
+    "translate": "regard.data.pair_checks:check_pairs",
+    "language": "regard.data.text_checks:check_texts",
+    "mask": "regard.data.document_checks:check_documents",
+    "classify": "regard.data.table_checks:check_labelled",
+    "choose": "regard.data.table_checks:check_questions",
+    "tag": "regard.data.tagged_checks:check_tagged",
+    "span": "regard.data.span_checks:check_spans",
+    "embed": "regard.data.together_checks:check_together",
+    "recall": "regard.data.recall_checks:check_recall",
+})  # fmt: skip
 """How the data of each task is checked."""
 
-LOOKS: dict[str, Callable[..., Report]] = {
-    "classify": check_pictures, "segment": check_masked, "depth": check_depths, "draw": check_plain,
-    "caption": check_captions,
-}  # fmt: skip
+LOOKS: LazyTable[Callable[..., Report]] = LazyTable({
+    "classify": "regard.data.picture_checks:check_pictures",
+    "segment": "regard.data.picture_checks:check_masked",
+    "depth": "regard.data.picture_checks:check_depths",
+    "draw": "regard.data.picture_checks:check_plain",
+    "caption": "regard.data.caption_checks:check_captions",
+})  # fmt: skip
 """The same of tasks whose samples are pictures."""
 
-SHAPES: dict[str, Callable[..., Report]] = {"classify": check_clouds, "segment": check_labelled_clouds}
+SHAPES: LazyTable[Callable[..., Report]] = LazyTable({
+    "classify": "regard.data.cloud_checks:check_clouds",
+    "segment": "regard.data.cloud_checks:check_labelled_clouds",
+})  # fmt: skip
 """The same of tasks whose samples are clouds."""
 
 FORMS = {"text": CHECKS, "pictures": LOOKS, "points": SHAPES}
@@ -57,8 +60,8 @@ def check(
 ) -> Report:  # fmt: skip
     """Look at data as `train` would read it. `print` the report, or read its findings; `out` is where the lengths are
     drawn, a folder or a .png or .svg file."""
-    if task not in {**CHECKS, **LOOKS}:
-        raise UnknownName("task", task, {**CHECKS, **LOOKS}, "See 'regard list tasks'.")
+    if task not in CHECKS and task not in LOOKS:
+        raise UnknownName("task", task, [*CHECKS, *LOOKS], TASK_ADVICE)
     if not data:
         raise SettingError("there is no data. Name files with --data.")
     said = gather(settings)

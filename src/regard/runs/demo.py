@@ -16,7 +16,8 @@ from regard.runs.demos import DEMOS
 from regard.runs.demos.kind import Demo, Rows, Say, quoted
 from regard.runs.evaluating import evaluate
 from regard.runs.folder import RunFolder
-from regard.runs.progress import Screen, clock, own_command, tell
+from regard.runs.pace import clock
+from regard.runs.progress import Screen, own_command, tell
 from regard.runs.training import train
 
 

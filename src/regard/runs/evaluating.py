@@ -14,14 +14,13 @@ from regard.data.settings import Pairing
 from regard.data.split import fingerprint
 from regard.decode.settings import told
 from regard.errors import RunError, SettingError
-from regard.loading import read_identity
+from regard.folders import read_identity
 from regard.model import Model, load
+from regard.runs.devices import pick_device
 from regard.runs.order import Sources
 from regard.runs.prepare import Say, read_samples, validation_samples
-from regard.runs.progress import rough
-from regard.runs.scoring import validation_sums
+from regard.runs.scoring import rough, validation_sums
 from regard.runs.settings import Settings, gather, resolve
-from regard.runs.training import pick_device
 from regard.tasks.several import pairing_of
 from regard.waists import Answer
 

@@ -17,14 +17,14 @@ from regard import capabilities
 from regard.disk import write_text
 from regard.draw.curves import curves
 from regard.errors import RegardError, RunError
+from regard.folders import OWN_FILE
+from regard.index import reader_files
 from regard.learn.state import newest_state
-from regard.loading import OWN_FILE
 from regard.runs.events import Events
-from regard.tasks import EVERY
 
 LOCK = ".lock"
 
-READER = {name for task in EVERY for name in task.reader_files}
+READER = reader_files()
 """What turns samples into tensors."""
 
 BEGINNING = {LOCK, f".{OWN_FILE}.writing", *READER, *(f".{name}.writing" for name in READER)}

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.clouds import SOLELY
 from regard.data.entries import expand
 from regard.data.files import Complain, lines
 from regard.data.rows import format_of
@@ -155,6 +154,8 @@ def _is_file(task: Task, text: str) -> bool:
 
 def _other(entry: str) -> str:
     """What a file is that holds no text."""
+    from regard.data.clouds import SOLELY
+
     ending = format_of(entry)
     return "point cloud" if ending in SOLELY else "picture" if ending in PICTURES else ""
 

@@ -1,4 +1,4 @@
-"""`info` and `list`: what there is, and a model layer by layer."""
+"""`info`: a model layer by layer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.config import as_dict, describe
-from regard.errors import UnknownName
-from regard.model import Model, build, is_folder, load
-from regard.runs.settings import GROUPS
-from regard.systems import SYSTEMS
+from regard.config import as_dict
+from regard.folders import is_folder
+from regard.model import Model, build, load
 from regard.systems.preset import Preset, System
-from regard.tasks import EVERY
 
 LENGTH = 32
 """Tokens a side for which the operations of a forward pass are counted."""
@@ -128,46 +125,3 @@ def _sides(model: Model) -> str:
         return f"a cloud of {POINTS:,} points"
     more = f" and {model.config.length} tokens" if _speaks(model) else ""
     return f"a picture of {model.config.size} x {model.config.size}{more}"
-
-
-def catalogue(kind: str) -> list[dict[str, Any]]:
-    """Rows of `regard list`."""
-    rows = {"tasks": _tasks, "systems": _systems, "presets": _presets, "settings": _settings}
-    if kind not in rows:
-        raise UnknownName("list", kind, rows)
-    return rows[kind]()
-
-
-def _tasks() -> list[dict[str, Any]]:
-    return [{"task": task.name, "about": task.about, "columns": ", ".join(task.columns)} for task in EVERY]
-
-
-def _systems() -> list[dict[str, Any]]:
-    return [{"system": s.name, "about": s.about, "tasks": ", ".join(s.tasks)} for s in SYSTEMS.values()]
-
-
-def _presets() -> list[dict[str, Any]]:
-    return [
-        {"preset": name, "system": s.name, "parameters": f"{preset.parameters:,}", "tasks": ", ".join(s.tasks)}
-        for s in SYSTEMS.values()
-        for name, preset in s.presets.items()
-    ]
-
-
-def _short(value: Any) -> Any:
-    """Whole configs, as of the eyes of a captioner, would make a table of hundreds of columns."""
-    return value if len(str(value)) <= WIDE else f"{str(value)[: WIDE - 2]} …"
-
-
-WIDE = 40
-
-
-def _settings() -> list[dict[str, Any]]:
-    """Every setting with its default and the documentation written under its field."""
-    groups = [*((name, kind, "all") for name, kind in GROUPS.items())]
-    groups += [("model", system.config, system.name) for system in SYSTEMS.values()]
-    return [
-        {"setting": f"{group}.{name}", "system": system, "default": _short(getattr(kind(), name)), "about": about}
-        for group, kind, system in groups
-        for name, about in describe(kind).items()
-    ]

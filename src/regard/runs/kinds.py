@@ -6,31 +6,25 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from regard.data.clouds import is_clouds
 from regard.data.entries import parallel
-from regard.data.picture_tables import CALLED
 from regard.data.rows import first_value, format_of, heading
 from regard.data.walking import PICTURES as ENDINGS
 from regard.errors import RegardError
-from regard.loading import read_identity
-from regard.model import is_folder
+from regard.folders import is_folder, read_identity
 from regard.runs.folder import RunFolder
 from regard.systems import find_preset, find_published, find_system
-from regard.tasks import EVERY, Task, find_task
-
-PICTURES = CALLED["image"][:4]
-"""Columns of a table that are taken for pictures; the other words may mean files of any kind."""
+from regard.tasks import Task, find_task, forms
 
 
 def task_for(
     name: str, model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None = None
 ) -> Task:
     """The task of this name in the form for what is to be read; `run`: one that goes on."""
-    forms = [task.reads for task in EVERY if task.name == name]
-    if len(forms) < 2:
+    known = [reads for reads, table in forms().items() if name in table]
+    if len(known) < 2:
         return find_task(name)
     reads = _reads(model, data, columns, run)
-    return find_task(name, reads if reads in forms else forms[0])
+    return find_task(name, reads if reads in known else known[0])
 
 
 def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None) -> str:
@@ -41,6 +35,8 @@ def _reads(model: str | None, data: Sequence[str], columns: Mapping[str, str] | 
             return find_preset(model)[0].reads
         published, own = read_identity(Path(model))
         return (find_system(own["system"]) if own else find_published(str(published.get("model_type")))).reads
+    from regard.data.clouds import is_clouds
+
     if any(is_clouds(entry, columns) for entry in data):
         return "points"
     return "pictures" if any(_pictured(entry, columns or {}) for entry in data) else "text"
@@ -50,7 +46,10 @@ def _pictured(entry: str, columns: Mapping[str, str]) -> bool:
     """A folder, two folders side by side, or a table that has a column of pictures."""
     if "image" in columns or any(os.path.isdir(os.path.expanduser(side)) for side in parallel(entry) or (entry,)):
         return True
-    return _has_column(entry, PICTURES) or _lists(entry, CALLED["image"][len(PICTURES) :])
+    from regard.data.picture_tables import CALLED
+
+    # the first four names of a column mean pictures; the others may mean files of any kind
+    return _has_column(entry, CALLED["image"][:4]) or _lists(entry, CALLED["image"][4:])
 
 
 def _lists(entry: str, words: Sequence[str]) -> bool:

@@ -13,8 +13,9 @@ import torch
 from regard.config import as_dict, from_dict, override
 from regard.decode.settings import Decode
 from regard.errors import RunError, SettingError
+from regard.folders import is_folder
 from regard.loading import seen_through
-from regard.model import Identity, Model, is_folder, load
+from regard.model import Identity, Model, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, check_model, differences, resolve
 from regard.systems import SYSTEMS, find_preset, find_system

@@ -19,14 +19,15 @@ from regard.data.pictures import Picture
 from regard.draw.layers import draw_layers
 from regard.draw.paper import check_ending
 from regard.errors import RegardError, SettingError
+from regard.folders import read_identity
 from regard.inputs.pixels import Pixels
-from regard.loading import read_identity
 from regard.model import Model, load
+from regard.runs.devices import pick_device
 from regard.runs.order import listed
+from regard.runs.pace import Pace
 from regard.runs.parts import TASK, Part, Parts, divide
 from regard.runs.prepare import Say
-from regard.runs.progress import Pace, rough
-from regard.runs.training import pick_device
+from regard.runs.scoring import rough
 from regard.tasks.heads import numbered
 from regard.tasks.opened import LOOKED_AT
 from regard.tasks.pictured import Pictured, opened

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.learn.loop import Step
-from regard.tasks import Task
+from regard.runs.pace import clock
 
 QUIET_SECONDS = 15.0
 """Without a terminal a plain line is printed this often."""
@@ -26,12 +26,6 @@ NOTABLE = 0.05
 
 SEEN = 200
 """Characters of a line about a sample; the file of samples has it whole."""
-
-ROUGH = 100
-"""Fewer samples than this give scores that say little."""
-
-PAUSE = 10.0
-"""Seconds between two lines about a long work."""
 
 GLANCE_SECONDS = 2.0
 """On a terminal the loss is refreshed at least this often."""
@@ -122,33 +116,6 @@ def glimpse(text: str, most: int = SEEN) -> str:
     return "\n".join(line if len(line) <= most else line[: most - 2] + " …" for line in text.rstrip("\n").splitlines())
 
 
-def rough(task: Task, samples: int) -> str:
-    """What is to be thought of scores on so few samples; nothing where they are many."""
-    if task.least == 1 or samples >= ROUGH:
-        return ""
-    worth = "" if task.lowest or task.paints else f": one answer is worth {100 / max(samples, 1):.1f} points of 100"
-    return f"scores of {task.some(samples)} are rough{worth}"
-
-
-class Pace:
-    """Every ten seconds a line on standard error says how much of a long work is done."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit, self.begun = unit, time.monotonic()
-        self.told = self.begun
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self.told > PAUSE and 0 < done < total:
-            self.told = now
-            speed = done / (now - self.begun)
-            left = clock((total - done) / speed)
-            print(
-                f"  {done:,} of {total:,} {self.unit}, {speed:,.{0 if speed >= 10 else 1}f} a second, left {left}",
-                file=sys.stderr,
-            )
-
-
 def quiet() -> Console:
     """For the processes of a run that do not speak."""
     return Console(quiet=True)
@@ -160,9 +127,3 @@ def own_command() -> str:
     if called.name != "regard":
         return "python -m regard" if called.name == "__main__.py" else "regard"
     return "regard" if shutil.which("regard") else os.path.relpath(called)
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(int(max(seconds, 0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

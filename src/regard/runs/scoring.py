@@ -1,4 +1,4 @@
-"""The loss on data that is not trained on."""
+"""The loss on data that is not trained on, and how far scores can be trusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from regard.learn.optimiser import autocast
 from regard.model import Model
 from regard.nn.linear import recheck
 from regard.runs.settings import Settings
-from regard.tasks.task import Encoded, Sums
+from regard.tasks.task import Encoded, Sums, Task
+
+ROUGH = 100
+"""Fewer samples than this give scores that say little."""
 
 ENOUGH = 8192
 """Tokens that are measured at once, where a step learns from fewer: without gradients there is room for them."""
@@ -28,3 +31,11 @@ def validation_sums(model: Model, encoded: Encoded, settings: Settings) -> Sums:
         advice = f"See what is missing with 'regard check {model.task.name}', or give more of it: --valid PATH."
         raise DataError("no answer is known to anything in the validation data.", advice=advice)
     return Sums(total, count)
+
+
+def rough(task: Task, samples: int) -> str:
+    """What is to be thought of scores on so few samples; nothing where they are many."""
+    if task.least == 1 or samples >= ROUGH:
+        return ""
+    worth = "" if task.lowest or task.paints else f": one answer is worth {100 / max(samples, 1):.1f} points of 100"
+    return f"scores of {task.some(samples)} are rough{worth}"

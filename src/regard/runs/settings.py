@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from regard.config import as_dict, override, parse_assignments, read_settings
+from regard import index
+from regard.config import as_dict, check_values, override, parse_assignments, read_settings
 from regard.data.settings import Data
 from regard.decode.settings import Decode, told
 from regard.errors import SettingError, suggest
+from regard.folders import is_folder, system_of
 from regard.learn.settings import Train
 
 GROUPS = {"data": Data, "train": Train, "decode": Decode}
@@ -45,6 +48,32 @@ def gather(
         if group not in (*GROUPS, "model"):
             raise SettingError(f"unknown group of settings '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
     return said
+
+
+def check_groups(said: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse unknown names and values of wrong types in the settings data.*, train.* and decode.*.
+
+    Limits of values and settings that exclude each other depend on a preset, and are checked by `resolve`."""
+    for name, kind in GROUPS.items():
+        check_values(kind, said.get(name, {}), f"{name}.")
+
+
+def check_names(task: str, model: str | None, said: Mapping[str, Mapping[str, Any]], resume: bool = False) -> None:
+    """Refuse an unknown task, preset or setting of a training before torch is imported.
+
+    With `resume` the run folder names the system, and its settings `model.*` are compared with those of the folder."""
+    index.check_task(task)
+    check_groups(said)
+    if resume:
+        return
+    system = index.default_system(task)
+    if model is not None and is_folder(model):
+        system = system_of(Path(model))
+    elif model is not None:
+        index.check_preset(model)
+        system = index.presets()[model]
+    if system is not None:
+        index.check_model_settings(said.get("model", {}), system)
 
 
 def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]) -> Settings:

@@ -36,8 +36,9 @@ from regard.model import Model, load
 from regard.runs.card import write_card
 from regard.runs.folder import RunFolder
 from regard.runs.order import Order
+from regard.runs.pace import clock
 from regard.runs.prepare import Prepared
-from regard.runs.progress import Reporter, clock, glimpse, own_command, tell
+from regard.runs.progress import Reporter, glimpse, own_command, tell
 from regard.runs.scoring import validation_sums
 from regard.runs.signals import Signals
 from regard.runs.window import Window

@@ -19,11 +19,13 @@ from regard.loading import open_eyes
 from regard.model import Model, assemble, load
 from regard.nn.kernels import packed_kernel
 from regard.nn.relative import packs
+from regard.runs.devices import pick_device
 from regard.runs.folder import RunFolder
 from regard.runs.kinds import task_for
 from regard.runs.order import Asked, Order, Sources, listed, new_order, old_order, start_from
 from regard.runs.prepare import Prepared, prepare
-from regard.runs.progress import Screen, quiet, rough, tell
+from regard.runs.progress import Screen, quiet, tell
+from regard.runs.scoring import rough
 from regard.runs.settings import gather
 from regard.runs.trainer import Trainer
 from regard.tasks import idle
@@ -157,23 +159,3 @@ def _packs(order: Order, prepared: Prepared, where: torch.device, console: Conso
     if packed and not able and not alone:
         tell(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
     return packed
-
-
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    kind = name.partition(":")[0]
-    if kind not in available:
-        raise SettingError(f"unknown device '{name}'. There is: auto, cpu, cuda, mps.")
-    if not available[kind]:
-        raise SettingError(f"there is no {kind} device on this machine. Use --device auto or cpu.")
-    world = asked_world()
-    found = torch.device("cuda", world.local) if name == "cuda" and world.size > 1 else torch.device(name)
-    if found.type == "cuda" and found.index is not None:
-        if found.index >= torch.cuda.device_count():
-            raise SettingError(
-                f"there is no {found}: this machine has {torch.cuda.device_count()} CUDA devices, from 0."
-            )
-        torch.cuda.set_device(found)  # what is recorded or launched without a word goes to the current device
-    return found

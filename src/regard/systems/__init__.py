@@ -1,55 +1,49 @@
-"""The systems, one file each, listed here and nowhere else."""
+"""The systems, one file each, listed here and nowhere else; a system is imported at its first use."""
 
 from __future__ import annotations
 
+from regard import index
 from regard.errors import UnknownName
-from regard.systems import (
-    bert,
-    bit,
-    caption_attend,
-    caption_fixed,
-    caption_transformer,
-    caption_vit,
-    convs2s,
-    decoder,
-    dpt,
-    gpt1,
-    gpt2,
-    gpt3,
-    hybrid,
-    imagegpt,
-    longformer,
-    point,
-    resnet,
-    rnn,
-    rnnsearch,
-    roformer,
-    swin,
-    transformer,
-    universal,
-    universal_encoder,
-    vit,
-)  # fmt: skip
+from regard.lazy import LazyTable
 from regard.systems.preset import Preset, System
 
-SYSTEMS: dict[str, System] = {
-    system.name: system
-    for system in (
-        transformer.SYSTEM, decoder.SYSTEM, gpt1.SYSTEM, gpt2.SYSTEM, gpt3.SYSTEM, bert.SYSTEM, roformer.SYSTEM,
-        longformer.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, resnet.SYSTEM, bit.SYSTEM, swin.SYSTEM, imagegpt.SYSTEM, dpt.SYSTEM,
-        rnn.SYSTEM, rnnsearch.SYSTEM, convs2s.SYSTEM, universal.SYSTEM, universal_encoder.SYSTEM,
-        caption_fixed.SYSTEM, caption_attend.SYSTEM, caption_transformer.SYSTEM, caption_vit.SYSTEM,
-        point.SYSTEM,
-    )
-}  # fmt: skip
+SYSTEMS: LazyTable[System] = LazyTable({
+    "transformer": "regard.systems.transformer:SYSTEM",
+    "decoder": "regard.systems.decoder:SYSTEM",
+    "gpt1": "regard.systems.gpt1:SYSTEM",
+    "gpt2": "regard.systems.gpt2:SYSTEM",
+    "gpt3": "regard.systems.gpt3:SYSTEM",
+    "bert": "regard.systems.bert:SYSTEM",
+    "roformer": "regard.systems.roformer:SYSTEM",
+    "longformer": "regard.systems.longformer:SYSTEM",
+    "vit": "regard.systems.vit:SYSTEM",
+    "hybrid": "regard.systems.hybrid:SYSTEM",
+    "resnet": "regard.systems.resnet:SYSTEM",
+    "bit": "regard.systems.bit:SYSTEM",
+    "swin": "regard.systems.swin:SYSTEM",
+    "imagegpt": "regard.systems.imagegpt:SYSTEM",
+    "dpt": "regard.systems.dpt:SYSTEM",
+    "rnn": "regard.systems.rnn:SYSTEM",
+    "rnnsearch": "regard.systems.rnnsearch:SYSTEM",
+    "convs2s": "regard.systems.convs2s:SYSTEM",
+    "universal": "regard.systems.universal:SYSTEM",
+    "universal-encoder": "regard.systems.universal_encoder:SYSTEM",
+    "caption-fixed": "regard.systems.caption_fixed:SYSTEM",
+    "caption-attend": "regard.systems.caption_attend:SYSTEM",
+    "caption-transformer": "regard.systems.caption_transformer:SYSTEM",
+    "caption-vit": "regard.systems.caption_vit:SYSTEM",
+    "point": "regard.systems.point:SYSTEM",
+})  # fmt: skip
 
 
 def find_preset(name: str) -> tuple[System, Preset]:
-    for system in SYSTEMS.values():
+    """The preset of this name and its system; only the system that the index names is imported."""
+    owner = index.presets().get(name)
+    for system in SYSTEMS.values() if owner is None else (SYSTEMS[owner],):
         if name in system.presets:
             return system, system.presets[name]
     known = [preset for system in SYSTEMS.values() for preset in system.presets]
-    raise UnknownName("preset", name, known, "See 'regard list presets'.")
+    raise UnknownName("preset", name, known, index.PRESET_ADVICE)
 
 
 def find_system(name: str) -> System:
@@ -59,6 +53,10 @@ def find_system(name: str) -> System:
 
 
 def find_published(model_type: str) -> System:
+    """The system that reads a published config.json of this `model_type`."""
+    owner = index.model_types().get(model_type)
+    if owner is not None:
+        return SYSTEMS[owner]
     types = {system.published.model_type: system for system in SYSTEMS.values() if system.published.model_type}
     if model_type not in types:
         raise UnknownName("published model type", model_type, types)

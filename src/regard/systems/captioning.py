@@ -16,22 +16,24 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from regard import index
 from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, UnknownName
 from regard.inputs.pixels import Pixels
+from regard.lazy import LazyTable
 from regard.nn.crossing import CrossDecoder
 from regard.nn.dense import Tap
 from regard.nn.eyes import Eyes
 from regard.nn.rules import Causal, Real, join
 from regard.nn.state import DecoderState
-from regard.systems import bit, hybrid, resnet, swin, vit
+from regard.systems import SYSTEMS
 from regard.systems.preset import System, check_sizes
 from regard.systems.targets import prompt_of, target_of
 from regard.waists import Batch, States
 
-SEEING: dict[str, System] = {
-    system.name: system for system in (resnet.SYSTEM, bit.SYSTEM, vit.SYSTEM, hybrid.SYSTEM, swin.SYSTEM)
-}
+SEEING: LazyTable[System] = LazyTable(
+    {name: SYSTEMS.paths[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
+)
 """Systems that captioners can see through."""
 
 
@@ -131,14 +133,15 @@ class Captioner:
 
 
 def _of_preset(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    presets = {preset: system for system in SEEING.values() for preset in system.presets}
     if os.sep in name:
         raise SettingError(f"model.encoder={name} is a folder, which 'regard train' and regard.build read.")
-    if name not in presets:
-        raise UnknownName("encoder", name, presets, "Name one of these presets, or a folder of such a model.")
-    system = presets[name]
-    config = override(system.presets[name].config, changes, "model.seeing.")
-    return {"name": name, "system": system.name, "config": as_dict(config)}
+    owner = index.presets().get(name, "")
+    for system in (SEEING[owner],) if owner in SEEING else SEEING.values():
+        if name in system.presets:
+            config = override(system.presets[name].config, changes, "model.seeing.")
+            return {"name": name, "system": system.name, "config": as_dict(config)}
+    known = [preset for system in SEEING.values() for preset in system.presets]
+    raise UnknownName("encoder", name, known, "Name one of these presets, or a folder of such a model.")
 
 
 def _others(system: str, sees: Sequence[str]) -> str:

@@ -5,49 +5,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from regard import index
 from regard.errors import SettingError, UnknownName
-from regard.tasks.caption import Caption
-from regard.tasks.choose import Choose
-from regard.tasks.classify import Classify
-from regard.tasks.depth import Depth
-from regard.tasks.discern import Discern
-from regard.tasks.embed import Embed
-from regard.tasks.language import Language
-from regard.tasks.mask import Mask
-from regard.tasks.painting import Painting
-from regard.tasks.partition import Partition
-from regard.tasks.recall import Recall
-from regard.tasks.recognise import Recognise
-from regard.tasks.segment import Segment
-from regard.tasks.span import SpanTask
-from regard.tasks.tag import Tag
+from regard.lazy import LazyTable
 from regard.tasks.task import Task
-from regard.tasks.translate import Translate
 
-__all__ = ["EVERY", "GATHERING", "SEEING", "TASKS", "Task", "find_task", "idle", "means"]
+__all__ = ["GATHERING", "SEEING", "TASKS", "Task", "every", "find_task", "forms", "idle", "means"]
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (Translate(), Language(), Mask(), Classify(), Tag(), SpanTask(), Choose(), Embed(), Recall())
-}
+TASKS: LazyTable[Task] = LazyTable({
+    "translate": "regard.tasks.translate:Translate",
+    "language": "regard.tasks.language:Language",
+    "mask": "regard.tasks.mask:Mask",
+    "classify": "regard.tasks.classify:Classify",
+    "tag": "regard.tasks.tag:Tag",
+    "span": "regard.tasks.span:SpanTask",
+    "choose": "regard.tasks.choose:Choose",
+    "embed": "regard.tasks.embed:Embed",
+    "recall": "regard.tasks.recall:Recall",
+}, instances=True)  # fmt: skip
 
 
-SEEING: dict[str, Task] = {task.name: task for task in (Recognise(), Segment(), Depth(), Painting(), Caption())}
+SEEING: LazyTable[Task] = LazyTable({
+    "classify": "regard.tasks.recognise:Recognise",
+    "segment": "regard.tasks.segment:Segment",
+    "depth": "regard.tasks.depth:Depth",
+    "draw": "regard.tasks.painting:Painting",
+    "caption": "regard.tasks.caption:Caption",
+}, instances=True)  # fmt: skip
 """The same names where they are asked of bodies that read pictures."""
 
 
-GATHERING: dict[str, Task] = {task.name: task for task in (Discern(), Partition())}
+GATHERING: LazyTable[Task] = LazyTable({
+    "classify": "regard.tasks.discern:Discern",
+    "segment": "regard.tasks.partition:Partition",
+}, instances=True)  # fmt: skip
 """The same names where they are asked of bodies that read points."""
 
 
-EVERY = (*TASKS.values(), *SEEING.values(), *GATHERING.values())
+def forms() -> dict[str, Mapping[str, Task]]:
+    """The tables of tasks by the kind of input: text, pictures or points."""
+    return {"text": TASKS, "pictures": SEEING, "points": GATHERING}
 
-_SPECIAL = frozenset(name for task in EVERY for name in task.heeds)
+
+def every() -> tuple[Task, ...]:
+    """All tasks of all tables; all of them are imported."""
+    return tuple(task for table in forms().values() for task in table.values())
 
 
 def means(task: Task, setting: str) -> bool:
     """Whether a setting, as in `data.vocabulary`, means something to a task."""
-    return setting in task.heeds or setting not in _SPECIAL
+    return setting in task.heeds or setting not in index.special_settings()
 
 
 def idle(task: Task, said: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -58,11 +65,11 @@ def idle(task: Task, said: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def find_task(name: str, reads: str | None = None) -> Task:
     """The task of this name in the form for what is read; None: text, where it has that form."""
-    forms = {"text": TASKS, "pictures": SEEING, "points": GATHERING}
-    for kind in (reads,) if reads else forms:
-        if name in forms[kind]:
-            return forms[kind][name]
-    known = dict.fromkeys(task.name for task in EVERY)
+    tables = forms()
+    for kind in (reads,) if reads else tables:
+        if name in tables[kind]:
+            return tables[kind][name]
+    known = dict.fromkeys(name for table in tables.values() for name in table)
     if name in known:
         raise SettingError(f"the task '{name}' cannot be asked of a model that reads {reads}.")
-    raise UnknownName("task", name, known, "See 'regard list tasks'.")
+    raise UnknownName("task", name, known, index.TASK_ADVICE)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from regard.runs.demos.caption import Captioner
-from regard.runs.demos.clouds import Rooms
-from regard.runs.demos.kind import Demo
-from regard.runs.demos.translate import Translator
+from typing import TYPE_CHECKING
 
-DEMOS: dict[str, Demo] = {shown.name: shown for shown in (Translator(), Captioner(), Rooms())}
+from regard.lazy import LazyTable
+
+if TYPE_CHECKING:
+    from regard.runs.demos.kind import Demo
+
+DEMOS: LazyTable[Demo] = LazyTable({
+    "translate": "regard.runs.demos.translate:Translator",
+    "caption": "regard.runs.demos.caption:Captioner",
+    "clouds": "regard.runs.demos.clouds:Rooms",
+}, instances=True)  # fmt: skip

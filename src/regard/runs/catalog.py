@@ -1,0 +1,66 @@
+"""Generator of index.json, the file that `regard list` and the checks of names read instead of importing all systems.
+
+`python -m regard.runs.catalog` writes it; with `--check` it exits with code 1 where the file differs from the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from regard.config import describe
+from regard.index import PATH
+from regard.runs.settings import GROUPS
+from regard.systems import SYSTEMS
+from regard.tasks import every
+
+WIDE = 40
+"""Characters of a default value; a longer value, as the config of a captioner's encoder, is cut."""
+
+
+def catalog() -> dict[str, Any]:
+    """All systems with their presets, all tasks and all settings, as index.json contains them."""
+    systems = {
+        name: {
+            "about": system.about, "reads": system.reads, "tasks": list(system.tasks),
+            "model_type": system.published.model_type,
+            "presets": {preset: one.parameters for preset, one in system.presets.items()},
+        }
+        for name, system in SYSTEMS.items()
+    }  # fmt: skip
+    tasks = [
+        {
+            "task": task.name, "reads": task.reads, "about": task.about, "columns": list(task.columns), "model": task.model,
+            "settings": list(task.heeds), "reader_files": list(task.reader_files),
+        }
+        for task in every()
+    ]  # fmt: skip
+    groups = [*((name, kind, "all") for name, kind in GROUPS.items())]
+    groups += [("model", system.config, system.name) for system in SYSTEMS.values()]
+    settings = [
+        {"setting": f"{group}.{name}", "system": system, "default": _short(getattr(kind(), name)), "about": about}
+        for group, kind, system in groups
+        for name, about in describe(kind).items()
+    ]
+    return {"systems": systems, "tasks": tasks, "settings": settings}
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= WIDE else f"{text[: WIDE - 2]} …"
+
+
+def main() -> int:
+    text = json.dumps(catalog(), ensure_ascii=False, indent=1) + "\n"
+    if "--check" not in sys.argv[1:]:
+        PATH.write_text(text, encoding="utf-8")
+        return 0
+    if PATH.exists() and PATH.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{PATH}: differs from the tables. Run: python -m regard.runs.catalog", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""The device that a command computes on."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.errors import SettingError
+from regard.learn.world import asked_world
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    kind = name.partition(":")[0]
+    if kind not in available:
+        raise SettingError(f"unknown device '{name}'. There is: auto, cpu, cuda, mps.")
+    if not available[kind]:
+        raise SettingError(f"there is no {kind} device on this machine. Use --device auto or cpu.")
+    world = asked_world()
+    found = torch.device("cuda", world.local) if name == "cuda" and world.size > 1 else torch.device(name)
+    if found.type == "cuda" and found.index is not None:
+        if found.index >= torch.cuda.device_count():
+            raise SettingError(
+                f"there is no {found}: this machine has {torch.cuda.device_count()} CUDA devices, from 0."
+            )
+        torch.cuda.set_device(found)  # what is recorded or launched without a word goes to the current device
+    return found

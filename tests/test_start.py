@@ -1,0 +1,244 @@
+"""A command imports only what it uses: the modules that each command may load, and the CPU time until it answers."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import TINY, TWELVE
+from regard.cli import app
+from regard.errors import UnknownName
+from regard.explain import DECISIONS, EXPLAINERS, GATHERED, SEEN
+from regard.index import PATH, index, rows
+from regard.lazy import LazyTable
+from regard.runs import checking
+from regard.runs.catalog import catalog
+from regard.runs.demos import DEMOS
+from regard.systems import SYSTEMS, find_preset, find_published
+from regard.tasks import GATHERING, SEEING, TASKS
+
+PROGRAM = """
+import contextlib, io, json, sys, time
+
+commands = json.loads(sys.argv[1])
+report = []
+for words in commands:
+    begun, out, err, code = time.process_time(), io.StringIO(), io.StringIO(), 0
+    if words == ["torch"]:
+        import torch
+    else:
+        from regard.cli import main
+        sys.argv = ["regard", *words]
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                main()
+        except SystemExit as left:
+            code = left.code or 0
+    seconds = time.process_time() - begun
+    row = {"code": code, "out": out.getvalue(), "err": err.getvalue(), "seconds": seconds}
+    report.append({**row, "modules": list(sys.modules)})
+print(json.dumps(report))
+"""
+
+
+def start(*commands: list[str]) -> list[dict[str, Any]]:
+    """Run commands one after another in one new process; modules are all that are loaded after each command."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(commands)], capture_output=True, text=True, check=True
+    )
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def foreign(report: dict[str, Any], allowed: tuple[str, ...]) -> list[str]:
+    """Modules of the package that are loaded and match no pattern."""
+    own = [name for name in report["modules"] if name.partition(".")[0] == "regard"]
+    return [name for name in own if not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed)]
+
+
+def loaded(report: dict[str, Any], forbidden: tuple[str, ...]) -> list[str]:
+    return [name for name in forbidden if name in report["modules"]]
+
+
+# -- commands without torch
+
+LISTS = ("regard", "regard.cli", "regard.errors", "regard.line", "regard.index")
+CHECKED = (
+    *LISTS, "regard.config", "regard.disk", "regard.folders", "regard.lazy", "regard.runs", "regard.runs.settings",
+    "regard.runs.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.learn",
+)  # fmt: skip
+"""Modules that check the names on a command line."""
+
+NEVER = ("torch", "numpy", "rich", "yaml", "tokenizers", "safetensors", "PIL", "matplotlib", "jaxtyping")
+
+ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "--help": (LISTS, "Usage:"),
+    "train --help": (LISTS, "--model"),
+    "list tasks": (LISTS, "translate"),
+    "list systems": (LISTS, "transformer"),
+    "list presets": (LISTS, "gpt2-small"),
+    "list settings": (LISTS, "train.steps"),
+    "lst": (LISTS, "No such command 'lst'. Did you mean 'list'?"),
+    "list taks": (LISTS, "unknown list 'taks'. Did you mean 'tasks'?"),
+    "info gpt2-smal": (CHECKED, "unknown preset 'gpt2-smal'. Did you mean 'gpt2-small'"),
+    "info runs/none": (CHECKED, "unknown folder 'runs/none'."),
+    "demo translat": (CHECKED, "unknown demo 'translat'. Did you mean 'translate'?"),
+    "train translat --out x": (CHECKED, "unknown task 'translat'. Did you mean 'translate'?"),
+    "train translate --out x --model gpt3-smal": (CHECKED, "unknown preset 'gpt3-smal'. Did you mean 'gpt3-small'"),
+    "train translate --out x --set train.rat=1": (CHECKED, "unknown setting 'train.rat'. Did you mean 'train.rate'"),
+    "train translate --out x --set train.steps=x": (CHECKED, "setting 'train.steps' must be a whole number"),
+    "train translate --out x --set model.widht=8": (CHECKED, "unknown setting 'model.widht'. Did you mean 'model.width'?"),
+    "train lm --out x --model gpt2-small --set model.hed=8": (CHECKED, "unknown task 'lm'."),
+    "train language --out x --model gpt2-small --set model.hed=8": (CHECKED, "unknown setting 'model.hed'."),
+    "train translate --out x --resume --set decode.bem=8": (CHECKED, "unknown setting 'decode.bem'."),
+    "check translat --data x": (CHECKED, "unknown task 'translat'. Did you mean 'translate'?"),
+    "check translate --data x --set data.shar=1": (CHECKED, "unknown setting 'data.shar'."),
+    "run none a": (CHECKED, "unknown folder 'none'."),
+    "run gpt2-small a": (CHECKED, "gpt2-small is a preset"),
+    "run none a --set decode.bem=2": (CHECKED, "unknown setting 'decode.bem'. Did you mean 'decode.beam'"),
+    "evaluate none": (CHECKED, "unknown folder 'none'."),
+    "explain none a": (CHECKED, "unknown folder 'none'."),
+    "probe none": (CHECKED, "unknown folder 'none'."),
+    "convert none there --to hugingface": (CHECKED, "unknown layout 'hugingface'. Did you mean 'huggingface'?"),
+    "convert none there": (CHECKED, "unknown folder 'none'."),
+}  # fmt: skip
+"""What each command may load, and a part of its answer."""
+
+
+def test_lists_help_and_typos_are_answered_without_torch(folder: Path) -> None:
+    for allowed in (LISTS, CHECKED):
+        commands = [words for words, (known, _) in ANSWERS.items() if known == allowed]
+        for words, report in zip(commands, start(*map(str.split, commands)), strict=True):
+            assert ANSWERS[words][1] in report["out"] + report["err"], words
+            assert report["code"] == (
+                0 if (words.startswith("list ") and "taks" not in words) or "--help" in words else 2
+            )
+            assert not foreign(report, allowed) and not loaded(report, NEVER), words
+    named = {words.split()[0] for words in ANSWERS}
+    assert {command.name or command.callback.__name__ for command in app.registered_commands} <= named
+
+
+@pytest.mark.parametrize(
+    "words", ["list tasks", "list settings", "info gpt2-smal", "train translate --out x --set train.rat=1"]
+)
+def test_a_list_or_a_typo_takes_half_a_second(words: str) -> None:
+    """Of CPU time; the best of a few, as other processes share the caches of the machine."""
+    assert any(start(words.split())[0]["seconds"] < 0.5 for _ in range(3))
+
+
+# -- commands with torch
+
+SLOW = (
+    "torch._dynamo", "torch._inductor", "triton", "sympy", "torch.distributed.fsdp", "torch.utils.tensorboard", "tensorboard",
+    "matplotlib", "PIL", "rich", "yaml", "pyarrow", "transformers", "sacrebleu",
+)  # fmt: skip
+"""Modules that take long to import, and that a prediction of a text model does not use."""
+
+RUN = (
+    *CHECKED, "regard.model", "regard.loading", "regard.waists", "regard.weights", "regard.capabilities", "regard.explain",
+    "regard.systems", "regard.systems.preset", "regard.systems.targets", "regard.systems.transformer",
+    "regard.tasks", *(f"regard.tasks.{name}" for name in ("asked", "heads", "marks", "opened", "pondering", "readers",
+                                                          "spoken", "task", "translate")),
+    "regard.inputs", *(f"regard.inputs.{name}" for name in ("frame", "published", "rows", "spelling", "text", "whole",
+                                                            "wordpiece", "words")),
+    *(f"regard.data.{name}" for name in ("columns", "entries", "files", "pairs", "parquet", "plan", "rows", "store",
+                                         "unanswered", "walking")),
+    "regard.decode.*", "regard.nn", "regard.nn.*", "regard.learn.world",
+    *(f"regard.runs.{name}" for name in ("asking", "devices", "given", "pace")),
+)  # fmt: skip
+"""One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
+
+IN_NN = ("convolution", "dense", "eyes", "patches", "points", "shifted", "vector", "recurrent", "watch")
+"""Modules of regard.nn that a translation does not use, among others."""
+
+READING = (
+    "cache", "findings", "languages", "oddities", "pair_checks", "profile", "samples", "split", "spread", "survey", "tables",
+)  # fmt: skip
+EVALUATE = (
+    *RUN, *(f"regard.data.{name}" for name in READING), "regard.learn.*", "regard.tasks.several",
+    "regard.draw", *(f"regard.draw.{name}" for name in ("colour", "curves", "label", "paper")),
+    *(f"regard.runs.{name}" for name in ("checking", "evaluating", "events", "folder", "kinds", "order", "prepare",
+                                         "reading", "scoring")),
+)  # fmt: skip
+TRAIN = (
+    *EVALUATE, "regard.data.feed", "regard.draw.table",
+    *(f"regard.runs.{name}" for name in ("card", "progress", "signals", "trainer", "training", "window")),
+)  # fmt: skip
+EXPLAIN = (
+    *TRAIN, "regard.runs.explaining",
+    *(f"regard.explain.{name}" for name in ("depending", "explanation", "looking", "translation")),
+    *(f"regard.draw.{name}" for name in ("counted", "guesses", "maps", "thoughts", "tokens")),
+)  # fmt: skip
+"""Each also contains the modules of the commands before it in the same process."""
+
+
+def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: Path, few: Path, folder: Path) -> None:
+    settings = [word for value in (*TINY, *TWELVE, "train.steps=2") for word in ("--set", value)]
+    commands: dict[str, tuple[list[str], tuple[str, ...], tuple[str, ...]]] = {
+        "run": ([str(whole), "the cat danced"], RUN, SLOW),
+        "convert": ([str(whole), "converted"], RUN, SLOW),
+        "check": (["translate", "--data", str(few)], EVALUATE, SLOW),
+        "evaluate": ([str(whole), "--data", str(few), "--set", "data.score=2"], EVALUATE, SLOW[:-1]),
+        # torch.optim imports torch._dynamo, and torch.utils.flop_counter, by which info counts operations, imports triton
+        "train": (["translate", "--data", str(few), "--out", "new", *settings], TRAIN, ()),
+        "explain": ([str(whole), "a cat", "--out", "map.json"], EXPLAIN, ()),
+        "info": (["transformer-tiny"], (*EXPLAIN, "regard.runs.info"), ()),
+    }  # fmt: skip
+    torch, *reports = start(["torch"], *([name, *words] for name, (words, _, _) in commands.items()))
+    assert not foreign(torch, ())
+    for (name, (_, allowed, slow)), report in zip(commands.items(), reports, strict=True):
+        assert report["code"] == 0, (name, report["err"])
+        assert foreign(report, allowed) == [] and loaded(report, slow) == [], name
+    assert loaded(reports[0], tuple(f"regard.nn.{name}" for name in IN_NN)) == []
+    # at most one second where torch takes two; half of it leaves room for a machine that is busy
+    assert reports[0]["seconds"] < 0.5 + 0.5 * torch["seconds"], (reports[0]["seconds"], torch["seconds"])
+
+
+# -- the index and the tables
+
+
+def test_the_index_is_what_the_tables_contain() -> None:
+    assert json.loads(json.dumps(catalog())) == index(), "run: python -m regard.runs.catalog"
+    assert PATH.read_text("utf-8") == json.dumps(catalog(), ensure_ascii=False, indent=1) + "\n"
+    assert [row["system"] for row in rows("systems")] == list(SYSTEMS)
+    assert [row["preset"] for row in rows("presets")] == [name for one in SYSTEMS.values() for name in one.presets]
+    assert {row["task"] for row in rows("tasks")} == {*TASKS, *SEEING, *GATHERING}
+
+
+def test_every_path_of_every_table_is_an_object_of_that_name() -> None:
+    assert all(system.name == name for name, system in SYSTEMS.items())
+    for table in (TASKS, SEEING, GATHERING):
+        assert all(task.name == name for name, task in table.items())
+    for explainers in (EXPLAINERS, DECISIONS, SEEN, GATHERED, *checking.FORMS.values()):
+        assert explainers and all(map(callable, explainers.values()))
+    assert all(demo.name == name for name, demo in DEMOS.items())
+
+
+def test_a_preset_or_a_model_type_that_the_index_lacks_is_found_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.index.presets", dict)
+    monkeypatch.setattr("regard.index.model_types", dict)
+    assert find_preset("gpt2-small")[0].name == "gpt2" and find_published("bert").name == "bert"
+    with pytest.raises(UnknownName, match="Did you mean 'gpt2-small'"):
+        find_preset("gpt2-smal")
+
+
+def test_a_table_imports_an_entry_at_its_first_access_only() -> None:
+    table: LazyTable[Any] = LazyTable({"a": "fractions:Fraction", "b": "nowhere:Nothing"}, instances=True)
+    assert list(table) == ["a", "b"] and len(table) == 2 and "b" in table and "c" not in table
+    assert table["a"] == 0 and table["a"] is table["a"]
+    with pytest.raises(ModuleNotFoundError):
+        table["b"]
+    with pytest.raises(KeyError):
+        table["c"]
+    table["b"], table["c"] = 1, 2
+    assert dict(table) == {"a": 0, "b": 1, "c": 2}
+    del table["b"], table["c"]
+    assert list(table) == ["a"]
+    with pytest.raises(KeyError):
+        del table["c"]
