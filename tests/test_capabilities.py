@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import regard
+import regard.errors
 from conftest import Pairs, rows, train_tiny, write_pairs
 from regard import capabilities
 from regard.data.album import free_memory
@@ -145,3 +146,53 @@ def test_private_operators_are_used_in_one_module_only() -> None:
         if PRIVATE.search(line)
     ]
     assert not found
+
+
+# -- half-precision checkpoints
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 in bfloat16, in the published layout."""
+    model = regard.build("gpt2-small", width=16, depth=1, heads=2, hidden=32, vocabulary=64, length=16, end=0)
+    return regard.save(model.bfloat16(), tmp_path_factory.mktemp("half") / "gpt2")
+
+
+def test_half_precision_is_computed_in_float32_on_cpus_without_fast_kernels(
+    half: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(capabilities._results, "cpu_bfloat16", True)
+    assert regard.load(half).logits(torch.arange(5)[None]).dtype == torch.bfloat16 and not regard.load(half).precision
+    monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
+    model = regard.load(half)
+    assert model.logits(torch.arange(5)[None]).dtype == torch.float32
+    assert "float32" in model.precision and "MiB" in model.precision and "--dtype bfloat16" in model.precision
+    for dtype in (torch.bfloat16, "bfloat16", "stored"):
+        model = regard.load(half, dtype=dtype)
+        assert next(model.parameters()).dtype == torch.bfloat16 and not model.precision
+    with pytest.raises(regard.errors.UnknownName, match="dtype"):
+        regard.load(half, dtype="bfloat17")
+
+
+def test_the_command_line_mentions_the_dtype_and_takes_one(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from regard.cli import app
+
+    monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
+    for words, noted in ((["run"], True), (["run", "--dtype", "bfloat16"], False)):
+        done = CliRunner().invoke(app, [words[0], str(half), "text", *words[1:]])
+        assert ("float32" in done.stderr) == noted
+    done = CliRunner().invoke(app, ["run", str(half), "text", "--dtype", "bf16"])
+    assert isinstance(done.exception, regard.errors.UnknownName)
+
+
+def test_export_keeps_the_dtype_of_the_file(half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.torch import load_file
+    from typer.testing import CliRunner
+
+    from regard.cli import app
+
+    monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
+    assert CliRunner().invoke(app, ["convert", str(half), str(tmp_path / "out")]).exit_code == 0
+    assert {x.dtype for x in load_file(tmp_path / "out" / "model.safetensors").values()} == {torch.bfloat16}

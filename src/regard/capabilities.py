@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -41,6 +42,15 @@ def uncompiled(function: F) -> F:
         return function(*args)
 
     return call  # type: ignore[return-value]
+
+
+def eager() -> AbstractContextManager[Any]:
+    """A context in which compiled modules run uncompiled; it does nothing in a program that has compiled nothing yet."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    import torch
+
+    return torch.compiler.set_stance("force_eager")
 
 
 # -- private operators of PyTorch

@@ -37,6 +37,10 @@ Columns = Annotated[
 ]
 Assigned = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.steps=5000 model.depth=2 …")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="float32, bfloat16, float16 or float64; default: that of the file, where fast."),
+]
 Folder = Annotated[Path, typer.Argument(help="A run, or a published folder.", show_default=False)]
 
 
@@ -44,6 +48,20 @@ def console() -> Console:
     from regard.runs.progress import Screen
 
     return Screen()
+
+
+def note(line: str) -> None:
+    """Prints a line to standard error, unless it is empty."""
+    if line:
+        print(line, file=sys.stderr)
+
+
+def check_dtype(name: str | None) -> None:
+    from regard.errors import UnknownName
+    from regard.folders import DTYPES
+
+    if name is not None and name not in DTYPES:
+        raise UnknownName("dtype", name, DTYPES)
 
 
 @app.callback(invoke_without_command=True)
@@ -137,10 +155,12 @@ def evaluate(
     columns: Columns = None,
     assigned: Assigned = None,
     device: Device = "auto",
+    dtype: Dtype = None,
     answers: Annotated[Path | None, typer.Option("--answers", help="Write source, answer, reference as JSONL.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Score a run on the data it remembers, or on other files."""
+    check_dtype(dtype)
     from regard.folders import read_identity
     from regard.runs.settings import check_groups, gather
 
@@ -152,7 +172,9 @@ def evaluate(
     def say(line: str) -> None:
         print(line, file=sys.stderr)
 
-    result = run_evaluate(run, data or (), columns=named(columns), settings=assigned or (), device=device, say=say)
+    result = run_evaluate(
+        run, data or (), columns=named(columns), settings=assigned or (), device=device, dtype=dtype, say=say
+    )
     if answers is not None:
         answers.parent.mkdir(parents=True, exist_ok=True)
         write_answers(result, answers)
@@ -176,6 +198,7 @@ def run(
     ] = None,
     assigned: Assigned = None,
     device: Device = "auto",
+    dtype: Dtype = None,
     choices: Annotated[
         str | None, typer.Option("--choices", help='" a| b| c": which follows best? Blanks count.')
     ] = None,
@@ -193,6 +216,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
 ) -> None:
     """Answer texts, lines or rows of files, or standard input, in their order. Exit code 2: some were not answered."""
+    check_dtype(dtype)
     from regard.decode.settings import told
     from regard.folders import read_identity
     from regard.runs.settings import check_groups, gather
@@ -213,7 +237,8 @@ def run(
     from regard.runs.devices import pick_device
 
     found = None if among is None else asking.searched(among, named(columns))
-    model = load(run, task=None if found is None else "embed", device=pick_device(device))
+    model = load(run, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
+    note(model.precision)
     if found is not None:
         failed = asking.search(model, inputs or [], found, best, json, CHUNK)
     elif choices is not None:
@@ -241,8 +266,10 @@ def explain(
         str | None, typer.Option("--at", help="ROW,COLUMN of a picture, NUMBER or X,Y,Z of a cloud: what it looked at.")
     ] = None,
     device: Device = "auto",
+    dtype: Dtype = None,
 ) -> None:
     """Draw what each layer and head looked at, and what counted for a decision. A file is read whole."""
+    check_dtype(dtype)
     from regard.folders import read_identity
 
     if out.suffix.lower() not in PICTURES:
@@ -252,7 +279,8 @@ def explain(
     from regard.runs.devices import pick_device
     from regard.runs.explaining import place, wholes
 
-    model = load(run, device=pick_device(device))
+    model = load(run, device=pick_device(device), dtype=dtype)
+    note(model.precision)
     given = wholes(model.task, inputs)
     if choices is not None:
         if model.task.name != "choose" or len(given) > 1:
@@ -288,9 +316,11 @@ def probe(
         "probe.png"
     ),
     device: Device = "auto",
+    dtype: Dtype = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Tell what each layer knows: a linear classifier of pictures on its states, which stay as they are."""
+    check_dtype(dtype)
     from regard.folders import read_identity
 
     read_identity(run)
@@ -301,7 +331,7 @@ def probe(
 
     found = run_probe(
         run, data or (), valid=valid or (), test=test or (), columns=named(columns), most=most, out=out, device=device,
-        say=say,
+        dtype=dtype, say=say,
     )  # fmt: skip
     if json:
         print(as_json(found.as_dict()))
@@ -372,7 +402,7 @@ def convert(
     read_identity(source)
     from regard.model import load, save
 
-    save(load(source), target, to)
+    save(load(source, dtype="stored"), target, to)
     print(target)
 
 

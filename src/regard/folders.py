@@ -10,6 +10,9 @@ from typing import Any
 from regard import index
 from regard.errors import RunError, UnknownFolder
 
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+"""Names of the dtypes that a model can be computed in."""
+
 LAYOUTS = ("huggingface",)
 """Published layouts that a model can be written in."""
 

@@ -25,7 +25,7 @@ from regard.weights import Names, Tensors, matches, misfit, read_folder
 
 class _SkipInit(TorchFunctionMode):
     """Random initialization without effect: a tensor on the meta device has no values, and `normal_` of such a tensor
-    imports torch._dynamo, which takes a second."""
+    imports Dynamo, which takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):

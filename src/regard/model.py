@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor, nn
 
+from regard import capabilities
 from regard.config import as_dict, from_dict, override
 from regard.data.settings import Data
 from regard.decode.settings import Decode, told
 from regard.disk import write_json
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
-from regard.folders import LAYOUTS, OWN_FILE, is_folder, read_identity
+from regard.folders import DTYPES, LAYOUTS, OWN_FILE, is_folder, read_identity
 from regard.inputs.text import Text
 from regard.loading import fill, named_labels, on_meta, open_eyes, read_tensors, seen_through
 from regard.nn.linear import recheck
@@ -68,6 +69,8 @@ class Model(nn.Module):
             part.requires_grad_(False)
         self.notes: list[str] = []
         """what was left out or newly made when it was loaded"""
+        self.precision = ""
+        """why the model is computed in another dtype than that of its file; empty where it is not"""
         self.fresh = False
         """whether its head was newly made then, or is still to be made"""
 
@@ -274,11 +277,13 @@ def assemble(identity: Identity, reader: Any = None, device: str | torch.device 
 
 
 def load(
-    folder: str | Path, *, task: str | None = None, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
-) -> Model:
+    folder: str | Path, *, task: str | None = None, dtype: torch.dtype | str | None = None,
+    device: str | torch.device = "cpu",
+) -> Model:  # fmt: skip
     """A run of ours or a published folder (config.json, model.safetensors, perhaps tokenizer.json), ready to be asked.
 
-    The file's dtype is kept unless `dtype` is given."""
+    `dtype` is a dtype, its name, or "stored" for the dtype of the file. Without one the dtype of the file is kept, except on
+    CPUs that multiply half-precision matrices slowly: there float32 is used, with a note in `model.precision`."""
     folder = Path(folder)
     published, own = read_identity(folder)
     tensors = read_folder(folder)
@@ -311,7 +316,27 @@ def load(
     model.notes += () if text is None else text.notes
     tensors = read_tensors(model, tensors, ours, same)
     fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
-    return model.to(device=device, dtype=dtype).eval()
+    model.precision, chosen_dtype = choose_dtype(model, dtype, torch.device(device))
+    return model.to(device=device, dtype=chosen_dtype).eval()
+
+
+def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.device) -> tuple[str, torch.dtype]:
+    """A note (or an empty string) and the dtype to compute in: the given one, or that of the weights where it is fast."""
+    stored = next(model.parameters()).dtype
+    if isinstance(dtype, torch.dtype):
+        return "", dtype
+    if dtype is not None and dtype not in ("stored", *DTYPES):
+        raise UnknownName("dtype", dtype, DTYPES)
+    if dtype is not None:
+        return "", stored if dtype == "stored" else getattr(torch, dtype)
+    if stored.itemsize != 2 or capabilities.fast_on(stored, device):
+        return "", stored
+    name, size = str(stored).removeprefix("torch."), 4 * sum(p.numel() for p in model.parameters()) / 2**20
+    note = (
+        f"computing in float32 ({size:,.0f} MiB of weights, twice the size of the file): this CPU has no fast {name}. "
+        f"Pass --dtype {name} (in Python dtype='{name}') to use less memory and more time."
+    )
+    return note, torch.float32
 
 
 def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:

@@ -28,7 +28,7 @@ class Normed(nn.Module):
 
     def __init__(self, width: int, out: int, std: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(out, width) * std)
+        self.weight = nn.Parameter(torch.randn(out, width).mul_(std))
         self.gain = nn.Parameter(self.weight.detach().norm(dim=1))
         self.bias = nn.Parameter(torch.zeros(out))
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
+from regard import capabilities
 from regard.nn.align import Align
 from regard.nn.attention import Attention, Recorder
 from regard.nn.vector import VectorAttention
@@ -54,7 +54,7 @@ def watch(
                 return args, {**kwargs, "seen": replace(recorder, also=kwargs.get("seen"))}
 
             handles.append(places[name].register_forward_pre_hook(pass_on, with_kwargs=True))
-        with torch.compiler.set_stance("force_eager"):
+        with capabilities.eager():
             yield seen
     finally:
         for handle in handles:

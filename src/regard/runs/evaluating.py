@@ -39,7 +39,7 @@ class Evaluation:
 
 def evaluate(
     folder: str | os.PathLike[str], data: Sequence[str] = (), *, columns: Mapping[str, str] | None = None,
-    settings: Sequence[str] = (), device: str = "auto", say: Say = lambda line: None,
+    settings: Sequence[str] = (), device: str = "auto", dtype: str | None = None, say: Say = lambda line: None,
 ) -> Evaluation:  # fmt: skip
     """Score a model on files, or a run on the validation data it remembers."""
     folder = Path(folder)
@@ -49,7 +49,7 @@ def evaluate(
         if not named.startswith("decode.") and named not in SETTABLE:
             raise SettingError(f"{named} cannot be set here: evaluation takes decode.*, {', '.join(SETTABLE)}.")
     made = resolve(own.get("settings", {"decode": own.get("decode", {})}), said)
-    model = load(folder, device=pick_device(device))
+    model = load(folder, device=pick_device(device), dtype=dtype)
     decode = told(model.identity.decode, said.get("decode", {}))
     if data:
         samples = read_samples(model.task, data, columns or own.get("sources", {}).get("columns", {}), say)
@@ -59,7 +59,7 @@ def evaluate(
             raise RunError(f"{folder}: its validation data is not what it was in training. Name files with --data.")
     else:
         raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
-    for note in model.notes:
+    for note in filter(None, (*model.notes, model.precision)):
         say(f"  {note}")
     task, reader = model.task, model.reader_or_refuse()
     say(f"  {rough(task, len(samples)) or task.some(len(samples))}")

@@ -45,7 +45,7 @@ class Info:
 
 def info(name: str) -> Info:
     """Of a preset (built without memory) or a folder."""
-    model = load(name) if is_folder(name) else build(name, device="meta")
+    model = load(name, dtype="stored") if is_folder(name) else build(name, device="meta")
     parts = [*model.body.named_modules(), *(() if model.head is None else model.head.named_modules(prefix="head"))]
     layers = [_layer(path, module) for path, module in parts if _owns(module)]
     count = sum(p.numel() for p in model.parameters())

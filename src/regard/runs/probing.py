@@ -78,7 +78,7 @@ class Probing:
 def probe(
     folder: str | os.PathLike[str], data: Paths = (), *, valid: Paths = (), test: Paths = (),
     columns: Mapping[str, str] | None = None, most: int = MOST, out: str | os.PathLike[str] | None = None,
-    device: str = "auto", say: Say = lambda line: None,
+    device: str = "auto", dtype: str | None = None, say: Say = lambda line: None,
 ) -> Probing:  # fmt: skip
     """How well a linear classifier tells classes of pictures apart by the states of each layer of a run or a published folder.
 
@@ -90,7 +90,9 @@ def probe(
     if path is not None:
         check_ending(path, (".png", ".svg"))
     _, own = read_identity(Path(folder))
-    model = load(Path(folder), device=pick_device(device))
+    model = load(Path(folder), device=pick_device(device), dtype=dtype)
+    if model.precision:
+        say(model.precision)
     if model.task.reads != "pictures":
         raise RegardError(
             f"{folder}: was made to {model.task.name}, and reads {model.task.reads}; a probe is for models that read pictures."
