@@ -12,7 +12,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,8 +34,10 @@ DATA: dict[str, Callable[[Path], str]] = {
     "t10": samples.sorted_images, "t11": samples.segmented_images, "t12": samples.depth_images, "t13": samples.sorted_images,
     "t14": samples.captioned_images, "t15": samples.sorted_clouds, "t16": samples.segmented_clouds,
 }  # fmt: skip
-CENTERS = {"b": 0.0, "g": 1.0, "v": 1.0}
-"""Mean of the numbers of a vector, by the first letter of its id: bias, gain of a norm, variance."""
+GAIN = 1.7
+"""Standard deviation of the numbers of a matrix, times the root of its columns: so large that outputs depend on inputs."""
+VECTORS = {"b": (0.0, 0.1), "g": (1.0, 0.5), "v": (1.0, 0.5)}
+"""Center and largest distance of the numbers of a vector, by the first letter of its id: bias, gain of a norm, variance."""
 LARGE = 400
 """Logits with more numbers than this are recorded as every nth of them, and as three sums of all."""
 
@@ -62,9 +64,9 @@ def fill(model: nn.Module, system: str, salt: int, noise: float = 0.0, draw: int
             key = f"{system}/{ids[name]}/{salt}"
             values = uniform(key, tuple(tensor.shape))
             if tensor.ndim > 1:
-                values = values * (3 / (values.size / len(values))) ** 0.5
+                values = values * GAIN * (3 * len(values) / values.size) ** 0.5
             else:
-                values = values / 2 + CENTERS[ids[name][0]]
+                values = VECTORS[ids[name][0]][0] + values * VECTORS[ids[name][0]][1]
             values = values * (1 + noise * uniform(f"{key}/{draw}", values.shape)) if noise else values
             tensor.copy_(torch.as_tensor(values))
     return model.eval()
@@ -142,7 +144,8 @@ class Workshop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.latest: tuple[tuple[Any, ...], nn.Module] = ((), nn.Identity())
+        self.trained: dict[Path, nn.Module] = {}
+        self.models: dict[tuple[Any, ...], nn.Module] = {}
 
     def data(self, task: str) -> str:
         """What a run of the task reads; in a folder of its own, whose name has no influence."""
@@ -157,27 +160,25 @@ class Workshop:
         system, task = case.split(".")
         key = hashlib.sha256(json.dumps([case, dtype, more, stop]).encode()).hexdigest()[:12]
         out = self.folder / "runs" / key
-        if out.exists():
+        if out in self.trained:
             return out
         preset, changes = names.TINY[system]
         settings = {**names.TRAINING, **names.TASK_SETTINGS[task], **names.CASE_SETTINGS.get(case, {})}
         settings |= {names.MODEL + name: value for name, value in changes.items()} | dict(more or {})
         with training_in(DTYPES[dtype]):
-            if not stop:
-                product.train(names.TASKS[task][0], self.data(task), out, preset, settings)
-                return out
-            with stopped_after(stop):
-                product.train(names.TASKS[task][0], self.data(task), out, preset, settings)
-            product.resume(names.TASKS[task][0], out)
+            with stopped_after(stop) if stop else nullcontext():
+                self.trained[out] = product.train(names.TASKS[task][0], self.data(task), out, preset, settings)
+            if stop:
+                self.trained[out] = product.resume(names.TASKS[task][0], out)
         return out
 
     def model(self, case: str, dtype: str, salt: int, noise: float = 0.0, draw: int = 0) -> nn.Module:
         """The model of a case with filled parameters; tokenizer and labels are those of its float32 run."""
         key = (case, dtype, salt, noise, draw)
-        if self.latest[0] != key:
+        if key not in self.models:
             loaded = product.load(self.run(case, "float32"), DTYPES[dtype])
-            self.latest = (key, fill(loaded, case.split(".")[0], salt, noise, draw))
-        return self.latest[1]
+            self.models[key] = fill(loaded, case.split(".")[0], salt, noise, draw)
+        return self.models[key]
 
     def file(self, task: str) -> str:
         """The first image or point cloud of the data."""
@@ -197,7 +198,7 @@ class Workshop:
         if dtype == "float64":
             found["norms"] = [row[names.LOG["norm"]] for row in steps]
             found["metrics"] = [metrics(row) for row in (*checks, product.scores(run))]
-            found["weights"] = checksum(product.load(run).state_dict(), case.split(".")[0])
+            found["weights"] = checksum(self.trained[run].state_dict(), case.split(".")[0])
         return found
 
     def predictions(self, case: str, model: nn.Module) -> list[Any]:

@@ -76,18 +76,20 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "s23": ("caption-transformer-tiny", {
         **CAPTION, "width": 16, "depth": 2, "decoder_depth": 2, "heads": 4, "hidden": 20, "attention_dropout": 0.1,
     }),
-    "s24": ("caption-vit-tiny", {**CAPTION, "encoder": "vit-tiny", "seeing": EYES, "width": 15, "depth": 2, "heads": 3, "hidden": 20}),
+    "s24": ("caption-vit-tiny", {
+        **CAPTION, "encoder": "vit-tiny", "seeing": EYES, "width": 15, "depth": 2, "heads": 3, "hidden": 20,
+    }),
     "s25": ("point-tiny", {"widths": [8, 16], "blocks": [1, 1], "rates": [1, 4], "neighbours": [4, 4], "shares": 4}),
 }  # fmt: skip
 """The preset that a tiny model is made from, and what is changed of its config."""
 
 TASKS_OF: dict[str, tuple[str, ...]] = {
-    **{system: ("t01", "t02") for system in ("s01", "s16", "s17", "s18", "s19")},
-    **{system: ("t03", "t05", "t08") for system in ("s02", "s03", "s04", "s05")},
-    **{system: ("t04", "t05", "t06", "t07", "t08", "t09") for system in ("s06", "s07", "s08", "s20")},
-    **{system: ("t10", "t11", "t12") for system in ("s09", "s10", "s11", "s12", "s13")},
+    **dict.fromkeys(("s01", "s16", "s17", "s18", "s19"), ("t01", "t02")),
+    **dict.fromkeys(("s02", "s03", "s04", "s05"), ("t03", "t05", "t08")),
+    **dict.fromkeys(("s06", "s07", "s08", "s20"), ("t04", "t05", "t06", "t07", "t08", "t09")),
+    **dict.fromkeys(("s09", "s10", "s11", "s12", "s13"), ("t10", "t11", "t12")),
     "s14": ("t13", "t10"), "s15": ("t12", "t11"), "s25": ("t15", "t16"),
-    **{system: ("t14",) for system in ("s21", "s22", "s23", "s24")},
+    **dict.fromkeys(("s21", "s22", "s23", "s24"), ("t14",)),
 }  # fmt: skip
 
 UNPUBLISHED: tuple[str, ...] = (
@@ -101,7 +103,7 @@ VOCABULARY = {"vocabulary": 40}
 """Config of variants, which have no tokenizer."""
 POSITIVE = ("running_var", "typical")
 """Ends of the names of buffers whose numbers are positive."""
-GAIN = "weight"
+GAIN = ("weight", "gain")
 """End of the names of vectors that multiply, as in a norm."""
 MODEL = "model."
 """Stands before the name of a config field among the settings of a run."""
@@ -127,8 +129,12 @@ CASE_SETTINGS: dict[str, dict[str, Any]] = {"s15.t12": {"data.metric": "false"}}
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "r01": ("s01.t01", {"train.packed": "on", "train.schedule": "cosine", "train.decay": 0.1}),
-    "r02": ("s01.t01", {"train.average": 0, "train.schedule": "linear", "train.smoothing": 0, "train.last": 2, "train.every": 2}),
-    "r03": ("s06.t05", {"train.freeze": "*position*", "train.rates": {"head.*": 0.01}, "train.clip": 0.1, "train.schedule": "constant"}),
+    "r02": ("s01.t01", {
+        "train.average": 0, "train.schedule": "linear", "train.smoothing": 0, "train.last": 2, "train.every": 2,
+    }),
+    "r03": ("s06.t05", {
+        "train.freeze": "*position*", "train.rates": {"head.*": 0.01}, "train.clip": 0.1, "train.schedule": "constant",
+    }),
     "r04": ("s04.t05", {"train.auxiliary": 0.5, "train.betas": [0.8, 0.9], "train.eps": 1e-6, "data.kind": "characters"}),
     "r05": ("s06.t04", {"data.whole_words": "true", "data.hidden": 0.3, "train.packed": "on", "train.seed": 5}),
     "r06": ("s09.t10", {

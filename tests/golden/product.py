@@ -31,12 +31,13 @@ def systems() -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
     }
 
 
-def train(task: str, data: str, out: Path, preset: str, settings: Mapping[str, Any]) -> None:
-    regard.train(task, data, model=preset, out=out, settings=settings, device="cpu", console=silent())
+def train(task: str, data: str, out: Path, preset: str, settings: Mapping[str, Any]) -> nn.Module:
+    """The best model of a run, which is left in a folder."""
+    return regard.train(task, data, model=preset, out=out, settings=settings, device="cpu", console=silent())
 
 
-def resume(task: str, out: Path) -> None:
-    regard.train(task, out=out, resume=True, device="cpu", console=silent())
+def resume(task: str, out: Path) -> nn.Module:
+    return regard.train(task, out=out, resume=True, device="cpu", console=silent())
 
 
 @contextmanager

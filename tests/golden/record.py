@@ -24,7 +24,6 @@ STOP = 3
 
 
 def entries() -> list[str]:
-    """In an order in which the model of a case is made once for each dtype."""
     found = []
     for case in CASES:
         found += [f"{case}/{kind}/{dtype}" for dtype in reversed(DTYPES) for kind in kinds(case)]
