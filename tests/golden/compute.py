@@ -1,0 +1,310 @@
+"""The values of the golden record, computed through `product.py`, under the ids of `names.py`.
+
+Parameters are filled with numbers that depend on the id of the parameter and on nothing else, so that neither a rename nor
+another order of the parameters changes a value.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from golden import names, product, samples
+
+HERE = Path(__file__).parent
+CASES = tuple(f"{system}.{task}" for system, tasks in sorted(names.TASKS_OF.items()) for task in tasks)
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+DATA: dict[str, Callable[[Path], str]] = {
+    "t01": samples.translation, "t02": samples.reversal, "t03": samples.documents, "t04": samples.documents,
+    "t05": samples.labeled, "t06": samples.tagged, "t07": samples.questions, "t08": samples.choices, "t09": samples.related,
+    "t10": samples.sorted_images, "t11": samples.segmented_images, "t12": samples.depth_images, "t13": samples.sorted_images,
+    "t14": samples.captioned_images, "t15": samples.sorted_clouds, "t16": samples.segmented_clouds,
+}  # fmt: skip
+GAIN = 1.7
+"""Standard deviation of the numbers of a matrix, times the root of its columns: so large that outputs depend on inputs."""
+VECTORS = {"b": (0.0, 0.1), "g": (1.0, 0.5), "v": (1.0, 0.5)}
+"""Center and largest distance of the numbers of a vector, by the first letter of its id: bias, gain of a norm, variance."""
+LARGE = 400
+"""Logits with more numbers than this are recorded as every nth of them, and as three sums of all."""
+
+# -- numbers that depend on ids alone
+
+
+def uniform(key: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Float64 in [-1, 1): the stream of `RandomState` is the same in every version of NumPy and on every machine."""
+    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "little")
+    return 2 * np.random.RandomState(seed).random_sample(shape) - 1
+
+
+@functools.cache
+def parameter_ids(system: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads((HERE / "parameters.json").read_text("utf-8"))[system]
+    return found
+
+
+def fill(model: nn.Module, system: str, salt: int, noise: float = 0.0, draw: int = 0) -> nn.Module:
+    """Every parameter and buffer from its id; `noise` changes each number by up to this share, to look for near ties."""
+    ids = parameter_ids(system)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            key = f"{system}/{ids[name]}/{salt}"
+            values = uniform(key, tuple(tensor.shape))
+            if tensor.ndim > 1:
+                values = values * GAIN * (3 * len(values) / values.size) ** 0.5
+            else:
+                values = VECTORS[ids[name][0]][0] + values * VECTORS[ids[name][0]][1]
+            values = values * (1 + noise * uniform(f"{key}/{draw}", values.shape)) if noise else values
+            tensor.copy_(torch.as_tensor(values))
+    return model.eval()
+
+
+def checksum(tensors: Mapping[str, Tensor], system: str) -> list[float]:
+    """The sum of all numbers times a pattern of signs and sizes for each parameter id, and the sum of their sizes."""
+    ids, total, size = parameter_ids(system), 0.0, 0.0
+    for name, tensor in tensors.items():
+        values = tensor.detach().double().numpy()
+        total += float((values * uniform(f"{system}/{ids[name]}/sum", values.shape)).sum())
+        size += float(np.abs(values).sum())
+    return [total, size]
+
+
+def sums(values: np.ndarray) -> list[float]:
+    wide = values.astype(np.float64)
+    return [float(wide.sum()), float(np.abs(wide).sum()), float((wide * uniform("sums", wide.shape)).sum())]
+
+
+def neutral(value: Any) -> Any:
+    """JSON of a value of the product; arrays as a digest of whole numbers or as sums of floats."""
+    if isinstance(value, np.ndarray):
+        shape = list(value.shape)
+        if np.issubdtype(value.dtype, np.integer):
+            return {"shape": shape, "sha256": hashlib.sha256(value.astype("<i8").tobytes()).hexdigest()}
+        return {"shape": shape, "sums": sums(value)}
+    if isinstance(value, Mapping):
+        return {key: neutral(part) for key, part in value.items()}
+    return [neutral(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+# -- training
+
+
+@contextmanager
+def training_in(dtype: torch.dtype) -> Iterator[None]:
+    """New tensors have this dtype. Without charts and without waiting for the disk, which no value depends on."""
+    default, lerp = torch.get_default_dtype(), torch.lerp
+
+    def same_dtype(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+        return lerp(start, end, weight.to(start.dtype))  # in float64 some weights come from the default dtype
+
+    torch.set_default_dtype(dtype)
+    try:
+        with product.without_charts(), mock.patch("torch.lerp", same_dtype), mock.patch("os.fsync"):
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+@contextmanager
+def stopped_after(steps: int) -> Iterator[None]:
+    """The process receives SIGTERM after this many optimizer steps, and the run leaves by its own exception."""
+    done = 0
+
+    def count(*_: Any) -> None:
+        nonlocal done
+        done += 1
+        if done == steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hook = register_optimizer_step_post_hook(count)
+    try:
+        yield
+    except product.Interrupted:
+        return
+    finally:
+        hook.remove()
+    raise AssertionError(f"expected the run to stop after step {steps}, but the run reached its end")
+
+
+class Workshop:
+    """Data, runs and models below one folder; each is made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.trained: dict[Path, nn.Module] = {}
+        self.models: dict[tuple[Any, ...], nn.Module] = {}
+
+    def data(self, task: str) -> str:
+        """What a run of the task reads; in a folder of its own, whose name has no influence."""
+        folder = self.folder / "data" / task
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            (folder / "entry").write_text(DATA[task](folder), encoding="utf-8")
+        return (folder / "entry").read_text(encoding="utf-8")
+
+    def run(self, case: str, dtype: str, more: Mapping[str, Any] | None = None, stop: int = 0) -> Path:
+        """The run of a case, or of a case with `more` settings, or one that is stopped after so many steps and resumed."""
+        system, task = case.split(".")
+        key = hashlib.sha256(json.dumps([case, dtype, more, stop]).encode()).hexdigest()[:12]
+        out = self.folder / "runs" / key
+        if out in self.trained:
+            return out
+        preset, changes = names.TINY[system]
+        settings = {**names.TRAINING, **names.TASK_SETTINGS[task], **names.CASE_SETTINGS.get(case, {})}
+        settings |= {names.MODEL + name: value for name, value in changes.items()} | dict(more or {})
+        with training_in(DTYPES[dtype]):
+            with stopped_after(stop) if stop else nullcontext():
+                self.trained[out] = product.train(names.TASKS[task][0], self.data(task), out, preset, settings)
+            if stop:
+                self.trained[out] = product.resume(names.TASKS[task][0], out)
+        return out
+
+    def model(self, case: str, dtype: str, salt: int, noise: float = 0.0, draw: int = 0) -> nn.Module:
+        """The model of a case with filled parameters; tokenizer and labels are those of its float32 run."""
+        key = (case, dtype, salt, noise, draw)
+        if key not in self.models:
+            loaded = product.load(self.run(case, "float32"), DTYPES[dtype])
+            self.models[key] = fill(loaded, case.split(".")[0], salt, noise, draw)
+        return self.models[key]
+
+    def file(self, task: str) -> str:
+        """The first image or point cloud of the data."""
+        kinds = (".png",) if names.TASKS[task][1] == "pictures" else (".npy", ".csv")
+        return str(min(path for path in Path(self.data(task)).rglob("*") if path.suffix in kinds))
+
+    # -- values
+
+    def training(self, run: Path, dtype: str, case: str) -> dict[str, Any]:
+        """Losses of all steps; in float64 also what gradients, metrics and final weights are."""
+        rows = product.log(run)
+        steps = [row for row in rows if row[names.LOG["kind"]] == names.LOG["train"]]
+        checks = [row for row in rows if row[names.LOG["kind"]] == names.LOG["valid"]]
+        loss = names.LOG["loss"]
+        found: dict[str, Any] = {"losses": [row[loss] for row in steps], "validation": [row[loss] for row in checks]}
+        found["rates"] = [row[names.LOG["rate"]] for row in steps]
+        if dtype == "float64":
+            found["norms"] = [row[names.LOG["norm"]] for row in steps]
+            found["metrics"] = [metrics(row) for row in (*checks, product.scores(run))]
+            found["weights"] = checksum(self.trained[run].state_dict(), case.split(".")[0])
+        return found
+
+    def predictions(self, case: str, model: nn.Module) -> list[Any]:
+        task = case.split(".")[1]
+        if task in names.OFFERED:
+            picked = product.choose(model, names.PROMPTS[task], names.OFFERED[task])
+            return [fields({"a1": "value", "a2": "scores"}, picked)]
+        if task in names.LENGTH:
+            return []
+        asked = names.QUESTIONS.get(task) or (self.file(task),)
+        return [fields(names.FIELDS[task], product.predict(model, given, {})) for given in asked]
+
+    def generated(self, case: str, model: nn.Module) -> dict[str, Any]:
+        """Greedy, beam search and sampling, for tasks that generate."""
+        task = case.split(".")[1]
+        if task not in names.LENGTH:
+            return {}
+        prompt = names.PROMPTS.get(task) or self.file(task)
+        return {
+            way: fields(names.FIELDS[task], product.predict(model, prompt, {**how, **names.LENGTH[task]}))
+            for way, how in names.DECODING.items()
+        }
+
+    def export(self, case: str, model: nn.Module) -> dict[str, Any]:
+        """`config.json` of the published layout, and a digest of all tensors by their published names."""
+        folder = product.export(model, self.folder / "exports" / case)
+        digest = hashlib.sha256()
+        for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.numpy().tobytes())
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        return {"config": config, "tensors": digest.hexdigest()}
+
+
+def metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    ids = {name: key for key, name in names.METRICS.items()}
+    return {ids[name]: value for name, value in row.items() if name not in names.UNCOMPARED}
+
+
+def fields(wanted: Mapping[str, str], answer: Any) -> dict[str, Any]:
+    """Parts of a prediction, by their ids."""
+    found = {}
+    for key, path in wanted.items():
+        value: Any = answer
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+        found[key] = neutral(value)
+    return found
+
+
+# -- logits
+
+
+def inputs(model: nn.Module, case: str, dtype: torch.dtype) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """A fixed batch of two: tokens or pixels or points, tokens of the decoder, and lengths."""
+    task = case.split(".")[1]
+    reads, target = names.TASKS[task][1], None
+    if task in ("t01", "t02", "t14"):
+        target = torch.arange(10).view(2, 5) * 3 % 9 + 2
+    if reads == "text":
+        return torch.arange(12).view(2, 6) % 9 + 2, target, torch.tensor([6, 4])
+    if reads == "points":
+        return torch.from_numpy(uniform("points", (2, 32, 3))).to(dtype), None, None
+    size = product.image_size(model)
+    if case.startswith("s14"):
+        return torch.arange(2 * size * size).view(2, -1) * 7 % 11, None, None
+    return torch.from_numpy(uniform("pixels", (2, 3, size, size))).to(dtype), target, None
+
+
+def logits(model: nn.Module, case: str, dtype: str) -> tuple[list[float], Tensor]:
+    """In float64 a checksum of the gradients of all parameters; and logits, or some of them and three sums, in one row."""
+    found = product.logits(model, *inputs(model, case, DTYPES[dtype]))
+    plain = found.detach().flatten()
+    step = -(-plain.numel() // LARGE)
+    row = plain[::step].contiguous()
+    if step > 1:
+        row = torch.cat([row, torch.tensor(sums(plain.numpy()), dtype=row.dtype) / plain.numel() ** 0.5])
+    if dtype != "float64":
+        return [], row
+    scale = torch.from_numpy(uniform("loss", tuple(found.shape)))
+    named = {name: part for name, part in model.named_parameters() if part.requires_grad}
+    grads = torch.autograd.grad((found * scale).sum(), list(named.values()), allow_unused=True)
+    known = {name: grad for name, grad in zip(named, grads, strict=True) if grad is not None}
+    return checksum(known, case.split(".")[0]), row
+
+
+def built(name: str) -> nn.Module:
+    """A variant with the parameters that it starts with."""
+    case, changes = names.VARIANTS[name]
+    system, task = case.split(".")
+    preset, tiny = names.TINY[system]
+    words = {} if task == "t13" else names.VOCABULARY
+    return product.build(preset, names.TASKS[task][0], {**tiny, **words, **changes})
+
+
+def variant(name: str, dtype: str) -> nn.Module:
+    """A variant with filled parameters."""
+    return fill(built(name).to(DTYPES[dtype]), names.VARIANTS[name][0].split(".")[0], salt=0)
+
+
+def parameter_counts() -> dict[str, int]:
+    """Of every preset, without memory for its weights."""
+    found = {}
+    for number, preset in enumerate(names.PRESETS, 1):
+        if preset:
+            system = next(name for name, (_, _, _, presets) in product.systems().items() if preset in presets)
+            model = product.build(preset, product.systems()[system][2][0], {}, device="meta")
+            found[f"p{number:02}"] = sum(part.numel() for part in model.parameters())
+    return found

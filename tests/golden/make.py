@@ -1,0 +1,159 @@
+"""Write the golden record: `python tests/golden/make.py --overwrite`, then `python tests/golden/make.py --measure`.
+
+Values are written once and then kept: later commits rename and rebuild the code, and the test compares. A value that has to
+change needs a line in CHANGELOG.md that says why; `--only s01.t01` then computes this case, run or variant again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent / "src")]
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from golden import compute, names, product, record  # noqa: E402
+
+MACHINES = {
+    "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "SSE": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+    "two threads": {"OMP_NUM_THREADS": "2"},
+}
+"""Environments in which this machine computes as others do: their differences decide the tolerances."""
+NOISE, DRAWS, SALTS = 1e-4, 3, 50
+"""Decisions of a filled model must not change when every parameter changes by up to this share."""
+MARGIN = 4
+"""A tolerance is so many times the largest difference that was measured."""
+
+
+def name_parameters(workshop: compute.Workshop) -> None:
+    """Give an id to every parameter that has none, which begins with a letter of `compute.VECTORS`, or with w for matrices."""
+    path = HERE / "parameters.json"
+    known: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    runs = [(case, None) for case in compute.CASES] + [*names.RUNS.values()]
+    makers: list[tuple[str, Callable[[], nn.Module]]] = [
+        (case, lambda case=case, more=more: product.load(workshop.run(case, "float32", more))) for case, more in runs
+    ]
+    makers += [(case, lambda name=name: compute.built(name)) for name, (case, _) in names.VARIANTS.items()]
+    for case, make in makers:
+        ids = known.setdefault(case.split(".")[0], {})
+        for name, tensor in make().state_dict().items():
+            kind = "v" if name.endswith(names.POSITIVE) else "g" if name.endswith(names.GAIN) else "b"
+            kind = "w" if tensor.ndim > 1 else kind
+            ids.setdefault(name, f"{kind}{len(ids) + 1:03}")
+    lines = [f"{json.dumps(system)}: {json.dumps(ids)}" for system, ids in sorted(known.items())]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    compute.parameter_ids.cache_clear()
+
+
+def decisions(found: Any) -> Any:
+    """The part of a prediction that cannot change gradually: texts, classes, ids and digests."""
+    if isinstance(found, dict):
+        return {key: decisions(part) for key, part in found.items()}
+    if isinstance(found, list):
+        return [decisions(part) for part in found]
+    return None if isinstance(found, float) else found
+
+
+def sturdy_salt(workshop: compute.Workshop, case: str) -> int:
+    """The first salt whose predictions and sequences are the same in float32, and with noise on all parameters.
+
+    Greedy, beam search and sampling must lead to three different sequences, and a map must have two classes."""
+
+    def decided(dtype: str, salt: int, noise: float = 0.0, draw: int = 0) -> Any:
+        model = workshop.model(case, dtype, salt, noise, draw)
+        return decisions([workshop.predictions(case, model), workshop.generated(case, model)])
+
+    for salt in range(SALTS):
+        right = decided("float64", salt)
+        if len({json.dumps(part) for part in right[1].values()}) < len(right[1]):
+            continue
+        if any(isinstance(part.get("a1"), dict) and len(part["a1"]) < 2 for part in right[0]):
+            continue
+        noisy = (decided("float64", salt, NOISE, draw) for draw in range(DRAWS))
+        if decided("float32", salt) == right and all(found == right for found in noisy):
+            return salt
+    raise SystemExit(f"{case}: no salt below {SALTS} keeps its decisions under a noise of {NOISE}")
+
+
+def make(to: Path, chosen: list[str]) -> None:
+    """Compute the chosen entries, or all, and write them beside the entries that are kept."""
+    kept: dict[str, Any] = {"salts": {}, "tolerances": {}, "values": {}}
+    tensors: dict[str, torch.Tensor] = {}
+    if (HERE / record.VALUES).exists():
+        old, tensors = record.read()
+        kept = old if chosen else {**kept, "salts": old["salts"], "tolerances": old["tolerances"]}
+        tensors = tensors if chosen else {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[names.CACHE] = str(Path(folder) / "cache")
+        workshop = compute.Workshop(Path(folder))
+        if to == HERE:
+            name_parameters(workshop)
+        for case in compute.CASES:
+            if case not in kept["salts"]:
+                kept["salts"][case] = sturdy_salt(workshop, case)
+        for entry in record.entries():
+            if not chosen or entry.split("/")[0] in chosen:
+                kept["values"][entry], row = record.value(workshop, entry, kept["salts"])
+                if row is not None:
+                    tensors[entry] = row
+    kept["made with"] = {"torch": torch.__version__}
+    record.write(to, kept, tensors)
+
+
+def measure() -> None:
+    """Compute all entries in other environments; entries that differ by more than the usual tolerance get one of their own."""
+    kept, tensors = record.read()
+    worst: dict[str, float] = {}
+    for name, environment in MACHINES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, __file__, "--to", folder], check=True, env={**os.environ, **environment})
+            other, others = record.read(Path(folder))
+        gaps = {entry: record.gap(found, other["values"][entry]) for entry, found in kept["values"].items()}
+        gaps |= {entry: max(gaps[entry], record.gap(row, others[entry])) for entry, row in tensors.items()}
+        for entry, gap in gaps.items():
+            worst[entry] = max(worst.get(entry, 0.0), gap)
+        for dtype in record.TOLERANCES:
+            found = {entry: gap for entry, gap in gaps.items() if entry.endswith(dtype)}
+            largest = max(found, key=lambda entry: found[entry])
+            print(f"{name}, {dtype}: largest difference {found[largest]:.2g} of {largest}")
+    kept["tolerances"] = {
+        entry: float(f"{MARGIN * gap:.1e}")
+        for entry, gap in sorted(worst.items())
+        if MARGIN * gap > record.TOLERANCES[entry.rsplit("/", 1)[1]]
+    }
+    record.write(HERE, kept, tensors)
+    print(f"{len(kept['tolerances'])} entries have tolerances of their own: {kept['tolerances']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--overwrite", action="store_true", help="replace all values of the record")
+    parser.add_argument("--only", action="append", default=[], metavar="ID", help="replace this case, run or variant")
+    parser.add_argument("--measure", action="store_true", help="compute in other environments and write tolerances")
+    parser.add_argument("--to", type=Path, default=HERE, metavar="FOLDER", help="write there, and keep the record")
+    given = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    exists = given.to == HERE and (HERE / record.VALUES).exists()
+    if given.measure:
+        measure()
+    elif exists and not (given.overwrite or given.only):
+        raise SystemExit(
+            f"{HERE / record.VALUES} exists: give --overwrite to replace it, or --only ID to replace a part."
+        )
+    else:
+        make(given.to, given.only)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The entries of the golden record: which there are, how each is computed, read, written and compared.
+
+An entry is named by a neutral id, what was computed, and the dtype: `s01.t01/logits/float64`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from golden import compute, names
+from golden.compute import CASES, DTYPES, HERE, Workshop
+
+VALUES, TENSORS = "record.json", "record.safetensors"
+TOLERANCES = {"float64": 1e-10, "float32": 1e-6, "exact": 0.0}
+"""Largest difference, relative to the largest number of a list or tensor; texts, ids and counts are compared exactly."""
+STOP = 3
+"""The optimizer step after which a run is stopped."""
+
+
+def entries() -> list[str]:
+    found = []
+    for case in CASES:
+        found += [f"{case}/{kind}/{dtype}" for dtype in reversed(DTYPES) for kind in kinds(case)]
+        found += [f"{case}/export/exact"] * (case not in names.UNPUBLISHED)
+    found += [f"{name}/training/float64" for name in (*names.RUNS, *names.STOPPED)]
+    found += [f"{name}/logits/{dtype}" for name in names.VARIANTS for dtype in DTYPES]
+    return [*found, "presets/parameters/exact"]
+
+
+def kinds(case: str) -> tuple[str, ...]:
+    task = case.split(".")[1]
+    if task in names.OFFERED:
+        return "training", "logits", "sequences", "prediction"
+    return "training", "logits", "sequences" if task in names.LENGTH else "prediction"
+
+
+def value(workshop: Workshop, entry: str, salts: dict[str, int]) -> tuple[Any, Tensor | None]:
+    """JSON of an entry, and logits where it has some."""
+    name, kind, dtype = entry.split("/")
+    if name == "presets":
+        return compute.parameter_counts(), None
+    if name in names.STOPPED:
+        return resumed(workshop, *names.STOPPED[name], dtype), None
+    if kind == "training":
+        case, more = names.RUNS.get(name, (name, None))
+        return workshop.training(workshop.run(case, dtype, more), dtype, case), None
+    if name in names.VARIANTS:
+        return compute.logits(compute.variant(name, dtype), names.VARIANTS[name][0], dtype)
+    model = workshop.model(name, "float64" if kind == "export" else dtype, salts[name])
+    if kind == "logits":
+        return compute.logits(model, name, dtype)
+    ways = {"sequences": workshop.generated, "prediction": workshop.predictions, "export": workshop.export}
+    return ways[kind](name, model), None
+
+
+def resumed(workshop: Workshop, case: str, more: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """Training that was stopped and resumed, and whether an uninterrupted run has the same numbers, bit for bit."""
+    stopped, whole = (workshop.training(workshop.run(case, dtype, more, stop), dtype, case) for stop in (STOP, 0))
+    return {**stopped, "as uninterrupted": stopped == whole}
+
+
+# -- files
+
+
+def read(folder: Path = HERE) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    return json.loads((folder / VALUES).read_text("utf-8")), load_file(folder / TENSORS)
+
+
+def write(folder: Path, record: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """An entry a line, in order, so that a difference between two commits shows which values changed."""
+    lines = [f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(record["values"].items())]
+    rest = {key: found for key, found in record.items() if key != "values"}
+    head = json.dumps(rest, indent=1, sort_keys=True).removesuffix("\n}")
+    text = head + ',\n "values": {\n' + ",\n".join(lines) + "\n}}\n"
+    assert json.loads(text) == record
+    (folder / VALUES).write_text(text, encoding="utf-8")
+    save_file(dict(sorted(tensors.items())), folder / TENSORS)
+    (folder / TENSORS).chmod(0o644)
+
+
+# -- comparison
+
+
+def gap(expected: Any, found: Any) -> float:
+    """The largest relative difference of two values; infinite where what must be equal is not."""
+    if isinstance(expected, Tensor) and isinstance(found, Tensor):
+        same = expected.shape == found.shape and expected.dtype == found.dtype
+        return gap(expected.tolist(), found.tolist()) if same else math.inf
+    if isinstance(expected, dict) and isinstance(found, dict):
+        if expected.keys() != found.keys():
+            return math.inf
+        return max((gap(expected[key], found[key]) for key in expected), default=0.0)
+    if isinstance(expected, list) and isinstance(found, list):
+        if len(expected) != len(found):
+            return math.inf
+        if not all(isinstance(part, float) for part in (*expected, *found)):
+            return max(map(gap, expected, found), default=0.0)
+        size = max(map(abs, expected), default=0.0)
+        return max((relative(a, b, size) for a, b in zip(expected, found, strict=True)), default=0.0)
+    if isinstance(expected, float) and isinstance(found, float):
+        return relative(expected, found, abs(expected))
+    return 0.0 if expected == found and type(expected) is type(found) else math.inf
+
+
+def relative(expected: float, found: float, size: float) -> float:
+    if expected == found:
+        return 0.0
+    apart = abs(expected - found)
+    return apart / size if size and math.isfinite(apart) else math.inf
+
+
+def tolerance(record: dict[str, Any], entry: str) -> float:
+    """That of the dtype, or the one that the record gives for this entry."""
+    return float(record["tolerances"].get(entry, TOLERANCES[entry.rsplit("/", 1)[1]]))

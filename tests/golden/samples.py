@@ -1,0 +1,193 @@
+"""Tiny training files for every kind of data, made from integers alone, so that every machine makes the same bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from golden.names import COLUMNS, PLACES
+
+NOUNS = ("cat", "dog", "cow", "hen", "fox", "owl")
+VERBS = ("sees", "eats", "finds", "likes")
+THINGS = ("bread", "fish", "milk", "corn", "grass")
+TRANSLATED = dict(
+    zip(
+        (*NOUNS, *VERBS, *THINGS),
+        ("Katze", "Hund", "Kuh", "Huhn", "Fuchs", "Eule", "sieht", "isst", "findet", "mag", "Brot", "Fisch", "Milch", "Mais",
+         "Gras"),
+        strict=True,
+    )
+)  # fmt: skip
+COLORS = ("red", "green", "blue", "white")
+
+
+def words(number: int) -> tuple[str, str, str]:
+    return NOUNS[number % 6], VERBS[number * 5 % 4], THINGS[number * 7 % 5]
+
+
+def sentence(number: int) -> str:
+    """1 to 3 clauses, so that lengths differ."""
+    return " and ".join(" ".join(words(number + 11 * part)) for part in range(1 + number % 3))
+
+
+def document(number: int) -> str:
+    return "".join(f"the {sentence(number + 4 * part)}.\n" for part in range(2 + number % 4))
+
+
+def lines(path: Path, rows: list[str]) -> Path:
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def objects(path: Path, rows: list[dict[str, object]]) -> Path:
+    return lines(path, [json.dumps({COLUMNS[name]: value for name, value in row.items()}) for row in rows])
+
+
+def translation(folder: Path) -> str:
+    rows = [
+        f"{text}\t{' '.join(TRANSLATED.get(word, 'und') for word in text.split())}" for text in map(sentence, range(30))
+    ]
+    return str(lines(folder / "pairs.tsv", rows))
+
+
+def reversal(folder: Path) -> str:
+    rows = [[str((number * 7 + place * place) % 10) for place in range(2 + number % 4)] for number in range(40)]
+    unique = {" ".join(row): " ".join(reversed(row)) for row in rows}
+    return str(lines(folder / "questions.tsv", [f"{source}\t{target}" for source, target in unique.items()]))
+
+
+def documents(folder: Path) -> str:
+    (folder / "documents").mkdir()
+    for number in range(20):
+        (folder / "documents" / f"{number:02}.txt").write_text(document(number), encoding="utf-8")
+    return str(folder / "documents")
+
+
+def labeled(folder: Path) -> str:
+    rows = [f"{sentence(number)}\t{words(number)[1]}" for number in range(30)]
+    return str(lines(folder / "labels.tsv", [f"{COLUMNS['text']}\t{COLUMNS['label']}", *rows]))
+
+
+def tagged(folder: Path) -> str:
+    rows = []
+    for number in range(30):
+        for word in sentence(number).split():
+            rows.append(f"{word} {'B-A' if word in NOUNS else 'B-B' if word in THINGS else 'O'}")
+        rows.append("")
+    return str(lines(folder / "tags.conll", rows[:-1]))
+
+
+def questions(folder: Path) -> str:
+    rows: list[dict[str, object]] = []
+    for number in range(30):
+        noun, verb, thing = words(number)
+        context = f"today {sentence(number)} here"
+        answer = {"answer": thing, "start": context.index(thing)} if number % 5 else {"answer": ""}
+        rows.append({"question": f"what does the {noun} {verb} ?", "context": context, **answer})
+    return str(objects(folder / "questions.jsonl", rows))
+
+
+def choices(folder: Path) -> str:
+    rows: list[dict[str, object]] = []
+    for number in range(30):
+        offered = [NOUNS[(number + 2 * place) % 6] for place in range(2 + number % 2)]
+        right = number % len(offered)
+        rows.append({"context": f"a {offered[right]} came", "question": "who ?", "choices": offered, "label": right})
+    return str(objects(folder / "choices.jsonl", rows))
+
+
+def related(folder: Path) -> str:
+    rows = [f"{' '.join(words(number))}\twhat {' '.join(reversed(words(number)))} ?" for number in range(30)]
+    return str(lines(folder / "related.tsv", list(dict.fromkeys(rows))))
+
+
+# -- images
+
+
+def pixels(number: int, height: int = 20, width: int = 24) -> np.ndarray:
+    """(height, width, 3) bytes: two gradients and a rectangle whose place and color depend on the number."""
+    y, x = np.mgrid[:height, :width]
+    image = np.stack([(y * 9 + number * 31) % 256, (x * 8 + number * 17) % 256, (x * y + number * 5) % 256], -1)
+    top, left = number * 3 % (height // 2), number * 5 % (width // 2)
+    image[top : top + height // 2, left : left + width // 2, number % 3] = 255
+    return image.astype(np.uint8)
+
+
+def region(number: int, height: int = 20, width: int = 24) -> np.ndarray:
+    """(height, width) classes 0 to 2, of which 1 and 2 are the rectangle of `pixels`."""
+    mask = np.zeros((height, width), np.uint8)
+    top, left = number * 3 % (height // 2), number * 5 % (width // 2)
+    mask[top : top + height // 2, left : left + width // 2] = 1 + number % 2
+    return mask
+
+
+def picture(path: Path, number: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels(number)).save(path)
+    return path
+
+
+def sorted_images(folder: Path) -> str:
+    for number in range(18):
+        picture(folder / "classes" / "abc"[number % 3] / f"{number:02}.png", number)
+    return str(folder / "classes")
+
+
+def segmented_images(folder: Path) -> str:
+    for number in range(10):
+        picture(folder / "scenes" / PLACES["images"] / f"{number}.png", number)
+        (folder / "scenes" / PLACES["masks"]).mkdir(exist_ok=True)
+        Image.fromarray(region(number)).save(folder / "scenes" / PLACES["masks"] / f"{number}.png")
+    return str(folder / "scenes")
+
+
+def depth_images(folder: Path) -> str:
+    for number in range(10):
+        picture(folder / "spaces" / PLACES["images"] / f"{number}.png", number)
+        (folder / "spaces" / PLACES["depth"]).mkdir(exist_ok=True)
+        depth = 1 + region(number).astype(np.float32) + np.arange(24, dtype=np.float32) / 16
+        np.save(folder / "spaces" / PLACES["depth"] / f"{number}.npy", depth)
+    return str(folder / "spaces")
+
+
+def captioned_images(folder: Path) -> str:
+    rows: list[dict[str, object]] = []
+    for number in range(14):
+        color = COLORS[number % 4]
+        picture(folder / "album" / PLACES["images"] / f"{number}.png", number)
+        rows.append({"image": f"{number}.png", "captions": [f"a {color} thing", f"this is {color} , really"]})
+    objects(folder / "album" / PLACES["captions"], rows)
+    return str(folder / "album")
+
+
+# -- point clouds
+
+
+def cloud(number: int, points: int = 40) -> np.ndarray:
+    """(points, 3) on a plane or on a box, at multiples of 1/64, which floats hold exactly."""
+    index = np.arange(points)
+    places = np.stack([index * 7 + number, index * 13 + 3 * number, index * 29 + index**2], -1) % 61
+    places[:, 2] //= 20 if number % 2 else 1
+    return (places / 64).astype(np.float32)
+
+
+def sorted_clouds(folder: Path) -> str:
+    for number in range(14):
+        path = folder / "solids" / ("box", "plane")[number % 2] / f"{number:02}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, cloud(number))
+    return str(folder / "solids")
+
+
+def segmented_clouds(folder: Path) -> str:
+    (folder / "rooms").mkdir()
+    for number in range(10):
+        places = cloud(number)
+        rows = [f"{x} {y} {z} {int(x > 0.5)}" for x, y, z in places.tolist()]
+        lines(
+            folder / "rooms" / f"{number}.csv", [f"x,y,z,{COLUMNS['label']}", *(row.replace(" ", ",") for row in rows)]
+        )
+    return str(folder / "rooms")
