@@ -18,7 +18,7 @@ import regard
 from golden import names
 from regard.errors import Interrupted
 from regard.systems import SYSTEMS
-from regard.tasks import EVERY
+from regard.tasks import every
 
 __all__ = ["Interrupted"]
 
@@ -45,7 +45,7 @@ def without_charts() -> Iterator[None]:
     """Runs draw neither curves nor predictions: drawing takes longer than four steps of a tiny model."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch("regard.runs.folder.curves"))
-        for kind in {type(task) for task in EVERY}:
+        for kind in {type(task) for task in every()}:
             stack.enter_context(mock.patch.object(kind, "draw", lambda *_: []))
         yield
 
