@@ -59,10 +59,11 @@ def lengths(kind: str, count: int, config: Any) -> np.ndarray:
 def documents(kind: str, rows: int, config: Any) -> Encoded:
     sizes = lengths(kind, 100 * rows, config)
     ids = np.random.default_rng(1).integers(SPECIAL, config.vocabulary, int(sizes.sum()), dtype=np.int32)
-    joints = Rows(np.full(len(sizes), OPENS), np.arange(len(sizes) + 1))
+    single = np.arange(len(sizes) + 1)  # one passage per document: one value per row
+    joints, numbered = Rows(np.full(len(sizes), OPENS), single), Rows(np.arange(len(sizes)), single)
     hiding = Hiding(config.mask, np.arange(config.vocabulary) >= SPECIAL, SHARE)
     text = Rows(ids, np.concatenate([[0], np.cumsum(sizes)]))
-    return Encoded([], {"text": text, "joint": joints}, [], Manner(LENGTH, hiding))
+    return Encoded([], {"text": text, "joint": joints, "document": numbered}, [], Manner(LENGTH, hiding))
 
 
 def settings_of(rows: int, mean: float) -> Train:
