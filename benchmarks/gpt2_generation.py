@@ -160,12 +160,11 @@ def limit(batch: int, bytes_each: int, speed: float, size: Size) -> float:
 def main(argv: Sequence[str] | None = None) -> None:
     asked, size, cuda = arguments(__doc__, argv), SIZES[harness.mode()], harness.device() == "cuda"
     cases: dict[str, Any] = {"regard": lambda: ours(torch.bfloat16, size)}
-    if cuda:
-        cases |= {"transformers static": lambda: peer(size, cache_implementation="static")}
-    else:
+    if not cuda:
         harness.limit_threads(2)
         cases |= {"regard float32": lambda: ours(torch.float32, size)}
     if asked.alone or harness.installed("transformers"):
+        cases |= {"transformers static": lambda: peer(size, cache_implementation="static")} if cuda else {}
         cases["transformers"] = lambda: peer(size)
     if not cuda and (asked.alone or harness.installed("ctranslate2")):
         cases["ctranslate2"] = lambda: ctranslate2(size)
