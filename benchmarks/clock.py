@@ -12,7 +12,6 @@ from typing import Any
 import harness
 import torch
 
-
 Step = Callable[[], float]
 """Does one step of work and returns its amount: tokens or pictures."""
 

@@ -51,9 +51,7 @@ class Size:
 SIZES = {
     "cuda": Size("gpt2-small", 32, 1024),
     "cpu": Size("gpt2-mini", 4, 256),
-    "smoke": Size(
-        "gpt2-mini", 2, 16, {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64, "end": 63}
-    ),
+    "smoke": Size("gpt2-mini", 2, 16, {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64, "end": 63}),
 }
 """By mode (harness.mode)."""
 
@@ -89,7 +87,8 @@ def transformers(device: str, size: Size) -> Step:
     own = size.config
     config = GPT2Config(
         vocab_size=own.vocabulary, n_positions=size.length, n_embd=own.width, n_layer=own.depth, n_head=own.heads,
-        n_inner=own.hidden, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="sdpa", bos_token_id=0, eos_token_id=0,
+        n_inner=own.hidden, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="sdpa", bos_token_id=own.end,
+        eos_token_id=own.end,
     )  # fmt: skip
     return peer(device, GPT2LMHeadModel(config), lambda f, x: f(input_ids=x, labels=x, use_cache=False).loss, size)
 

@@ -25,7 +25,9 @@ MARK = "smoke: "
 _smoke = False
 
 
-def run(main: Callable[[Sequence[str]], None], smoke: Callable[[Path], None], argv: Sequence[str] | None = None) -> None:
+def run(
+    main: Callable[[Sequence[str]], None], smoke: Callable[[Path], None], argv: Sequence[str] | None = None
+) -> None:
     """Calls `main` with the words of the command line, or `smoke` if the words are `--smoke`."""
     words = sys.argv[1:] if argv is None else list(argv)
     if "--smoke" not in words:
@@ -44,7 +46,9 @@ def run(main: Callable[[Sequence[str]], None], smoke: Callable[[Path], None], ar
 def parser(description: str | None) -> argparse.ArgumentParser:
     """A parser that shows the docstring of the script as its help, with the option `--smoke`."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--smoke", action="store_true", help="alone: all code paths on a CPU at a tiny size, no measurement")
+    made.add_argument(
+        "--smoke", action="store_true", help="alone: all code paths on a CPU at a tiny size, no measurement"
+    )
     return made
 
 

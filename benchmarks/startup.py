@@ -6,6 +6,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import harness
 
 CASES = {
     "python -c pass": [sys.executable, "-c", "pass"],
@@ -22,6 +26,20 @@ def seconds(command: list[str]) -> float:
     return time.perf_counter() - begun
 
 
-for name, command in CASES.items():
-    seconds(command)  # the first reads from the disk
-    print(f"{name:22} {statistics.median(seconds(command) for _ in range(9)):6.3f} s")
+def main(argv: Sequence[str] | None = None) -> None:
+    harness.parser(__doc__).parse_args(argv)
+    repeats = harness.pick(cuda=9, cpu=9, smoke=1)
+    for name, command in CASES.items():
+        if harness.is_smoke() and name == "import torch":
+            harness.left_out(name, "takes longer than all others")
+            continue
+        seconds(command)  # the first reads from the disk
+        print(f"{name:22} {statistics.median(seconds(command) for _ in range(repeats)):6.3f} s")
+
+
+def smoke(folder: Path) -> None:
+    main([])
+
+
+if __name__ == "__main__":
+    harness.run(main, smoke)

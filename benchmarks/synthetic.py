@@ -1,4 +1,4 @@
-"""Small synthetic data sets in the layouts that the benchmark scripts read: what `--smoke` runs on. All are the same each time."""
+"""Small synthetic data sets in the layouts that the benchmark scripts read, for `--smoke`. Their content is always the same."""
 
 from __future__ import annotations
 
@@ -57,7 +57,11 @@ def conll(folder: Path, count: int = 12) -> Path:
     for seed, name in enumerate(("train", "dev", "test")):
         draw, blocks = random.Random(seed), []
         for row in sentences(count, seed):
-            words = [(word, "O") for word in row.split()[:-1]] + [("in", "O"), (draw.choice(PLACES), "I-LOC"), (".", "O")]
+            words = [(word, "O") for word in row.split()[:-1]] + [
+                ("in", "O"),
+                (draw.choice(PLACES), "I-LOC"),
+                (".", "O"),
+            ]
             blocks.append("".join(f"{word} X X {tag}\n" for word, tag in words))
         _write(folder / f"{name}.conll.gz", "\n".join(blocks))
     return folder

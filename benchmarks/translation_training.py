@@ -2,8 +2,8 @@
 
     python benchmarks/translation_training.py [case ...] [--steps 30]
 
-Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large, torch_nn. Both sides: the same sizes (6 + 6 layers x
-512, 37,000 tokens), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids. Source and
+Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large, torch_nn. All sides: the same sizes (6 + 6
+layers x 512, 37,000 tokens), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids. Source and
 target tokens are counted, real ones only.
 
 On a CPU: a small translator (3 + 3 layers x 256, 8,000 tokens), 64 pairs of 24 + 24 tokens, nothing compiled; there
@@ -142,7 +142,9 @@ def ours(device: str, way: Way, size: Size, share: float = 1.0) -> Step:
         return batch.pin_memory() if device == "cuda" else batch
 
     grains = map(grain, numbers(0, settings, World()))
-    steps = zip(loop(model, compute, grains, make_optimiser(model, settings), settings), itertools.count(), strict=False)
+    steps = zip(
+        loop(model, compute, grains, make_optimiser(model, settings), settings), itertools.count(), strict=False
+    )
     print(f"{way}: {plan.padding():.2%} padding", flush=True)
     return lambda: plan.tokens(next(steps)[1])
 
@@ -172,7 +174,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     cases = {"ceiling": lambda: ceiling(clock)}
     cases |= {name: lambda make=make: clock.pace(make()) for name, make in steps.items()}
     print(torch.__version__, harness.device_name())
-    if harness.mode() == "cpu" and not asked.alone:  # a process for each, so that neither takes over what the other has set
+    if (
+        harness.mode() == "cpu" and not asked.alone
+    ):  # a process for each, so that neither takes over what the other has set
         for name in list(asked.cases or cases) * asked.rounds:
             words = [sys.executable, __file__, name, "--alone", "--steps", str(asked.steps)]
             said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
