@@ -11,7 +11,6 @@ and what an even look would give; of the mean of all heads, and of the one head 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import harness
 from side_by_side import side_by_side
 
 from regard.data import scenes
@@ -150,17 +150,18 @@ def figure(out: Path, picture: Path) -> None:
     shown.savefig(picture, dpi=130)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", default=list(MODELS))
     parser.add_argument("--together", type=int, default=2)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     if asked.figure:
         return figure(asked.out, asked.figure)
-    places = scenes.write(asked.out / "scenes", SIDE)
+    few = {name: items[: 40 if name == "train" else 4] for name, items in scenes.parts().items()} if harness.is_smoke() else None
+    places = scenes.write(asked.out / "scenes", SIDE, few)
     files = ["--data", str(places["train"]), "--valid", str(places["valid"])]
     trainings = {
         name: ["caption", "--model", MODELS[name], *files, "--set", *ALIKE, *asked.set] for name in asked.names
@@ -170,5 +171,12 @@ def main() -> None:
         test(name, places, asked.out)
 
 
+def smoke(folder: Path) -> None:
+    short = [*harness.ONCE, "train.images=20", "data.vocabulary=300", "decode.length=4", f"model.size={SIDE // 2}"]
+    out = str(folder / "out")
+    main([out, "attend", "vit", "--set", *short])
+    main([out, "--figure", str(folder / "scenes.png")])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -10,13 +10,15 @@ and the test part is another sequence. All sides learn alike: same rate, passes,
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
+import synthetic
 from side_by_side import side_by_side
 
 ALIKE = ("train.images=16", "train.rate=5e-4", "train.decay=0.05", "train.warmup=0.1", "train.schedule=cosine",
@@ -98,8 +100,8 @@ def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
     shown.savefig(picture, dpi=110)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("place", choices=tuple(TASKS))
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
@@ -107,7 +109,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=3)
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     if asked.pictures:
         return pictures(asked.place, asked.data, asked.out, asked.pictures)
     task, own = TASKS[asked.place]
@@ -123,5 +125,14 @@ def main() -> None:
         test(name, asked.data, asked.out)
 
 
+def smoke(folder: Path) -> None:
+    for place, make in (("camvid", synthetic.camvid), ("tum", synthetic.tum)):
+        data, out = str(make(folder / place)), str(folder / f"{place}-out")
+        sizes = ["data.shape=32,32", "model.size=32", "model.depth=4", "model.taps=0,1,2,3", "model.laid=8,8,16,16"]
+        sizes += ["model.width=16", "model.heads=2", "model.hidden=32", "model.fusion=16"]
+        main([place, data, out, "dpt", "--set", *harness.ONCE, "train.images=4", *sizes])
+        main([place, data, out, "dpt", "--pictures", str(folder / f"{place}.png")])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -119,6 +119,14 @@ def _picture(path: Path, values: np.ndarray) -> None:
     Image.fromarray(values).save(path)
 
 
+def classes(folder: Path, side: int = 32) -> Path:
+    """A folder of pictures for each of two classes."""
+    draw = np.random.default_rng(0)
+    for number in range(12):
+        _picture(folder / f"class{number % 2}/{number}.png", draw.integers(0, 256, (side, side, 3), dtype=np.uint8))
+    return folder
+
+
 def camvid(folder: Path, side: int = 32) -> Path:
     """train, val and test, each with images and masks, and classes.txt."""
     draw = np.random.default_rng(0)

@@ -26,7 +26,6 @@ so that there a step that nobody takes is not saved.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
@@ -36,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import harness
 from side_by_side import side_by_side
 
 from regard.data.recall import Question, Recipe, questions
@@ -99,7 +99,8 @@ def recipes(task: str, part: str, sizes: Sizes) -> list[Recipe]:
     """Of several kinds as many to learn from in all, and as many of each to judge by."""
     kinds = FACTS if task == JOINT else (task,)
     many = sizes.samples // len(kinds) if part == "train" else sizes.count
-    return [Recipe(kind, LONGEST[family(task)], many, part=part) for kind in kinds]
+    longest = 4 if harness.is_smoke() else LONGEST[family(task)]
+    return [Recipe(kind, longest, many, part=part) for kind in kinds]
 
 
 # -- trainings
@@ -115,23 +116,25 @@ def training(task: str, system: str, chosen: Iterable[str], many: Sizes, more: I
 
 def choices(system: str) -> dict[str, list[str]]:
     """What is tried: rates, and prices of a step where there is one."""
+    rates = RATES[:1] if harness.is_smoke() else RATES
     if system != "halting":
-        return {str(rate): [f"train.rate={rate}"] for rate in RATES}
-    return {f"{rate}-{price}": [f"train.rate={rate}", f"model.ponder={price}"] for rate in RATES for price in PRICES}
+        return {str(rate): [f"train.rate={rate}"] for rate in rates}
+    return {f"{rate}-{price}": [f"train.rate={rate}", f"model.ponder={price}"] for rate in rates for price in PRICES}
 
 
 def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
     """For each system the choice with the higher mean of exact answers, then the lower loss, on validation questions."""
+    tasks = TRIED[:1] if harness.is_smoke() else TRIED
     asked = {
         f"{task}-{system}-{name}": training(task, system, chosen, many, [*TRIALS, *more])
-        for task in TRIED
+        for task in tasks
         for system in reversed(SIZES)
         for name, chosen in choices(system).items()
     }
     side_by_side(asked, out / "trials", together, summed)
 
     def merit(system: str, name: str) -> tuple[float, float]:
-        told = [json.loads((out / "trials" / f"{task}-{system}-{name}.json").read_text()) for task in TRIED]
+        told = [json.loads((out / "trials" / f"{task}-{system}-{name}.json").read_text()) for task in tasks]
         return statistics.mean(one["valid"] for one in told), -statistics.mean(one["loss"] for one in told)
 
     found = {system: {name: merit(system, name) for name in choices(system)} for system in SIZES}
@@ -195,7 +198,8 @@ def pace(rows: Sequence[Mapping[str, Any]]) -> float:
 def time(out: Path, systems: Iterable[str], more: Sequence[str]) -> None:
     """The same trainings, one at a time and short."""
     first = {system: next(iter(choices(system).values())) for system in systems}
-    asked = {s: training(TIMED_ON, s, said, Sizes(10_000, 20), [*TIMED, *more]) for s, said in first.items()}
+    many = Sizes(24, 4) if harness.is_smoke() else Sizes(10_000, 20)
+    asked = {s: training(TIMED_ON, s, said, many, [*TIMED, *more]) for s, said in first.items()}
     side_by_side(asked, out / "alone", 1, summed)
 
 
@@ -364,8 +368,8 @@ def _time(place: Any, out: Path) -> None:
     place.set_xticklabels(list(paces))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("trials", "train", "time", "test", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*NAMES, *TASKS, JOINT, *SIZES, []))
@@ -373,7 +377,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200_000, help="questions to learn from")
     parser.add_argument("--count", type=int, default=1000, help="questions of each kind to validate and to test by")
     parser.add_argument("--set", nargs="*", default=[], help="further settings of the trainings")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     names = [name for name, parts in NAMES.items() if not asked.names or {name, *parts} & set(asked.names)]
     many = Sizes(asked.samples, asked.count)
     if asked.work == "trials":
@@ -388,5 +392,16 @@ def main() -> None:
         figure(asked.out)
 
 
+def smoke(folder: Path) -> None:
+    out, short = str(folder), [*harness.SHORT, "train.tokens=512", "model.width=16", "decode.longer=2"]
+    short += ["model.heads=2", "model.hidden=32"]
+    few = ["--samples", "24", "--count", "4"]
+    main(["trials", out, *few, "--set", *short])
+    main(["train", out, "copy-plain", "facts-1-halting", *few, "--set", *short])
+    main(["time", out, "fixed", "--set", *short, "train.steps=6", "train.log=1"])
+    main(["test", out, "copy-plain", "facts-1-halting", *few])
+    main(["figure", out])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)
