@@ -5,8 +5,8 @@
 natural   documents of 90 tokens on average, 512 at most: ours packed, theirs padded to 512; tokens are the real ones
 full      rows of 512 tokens
 
-Both have the cases `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled`, and `plain` on a CPU; `ceiling` is what the device
-multiplies. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids, as many rows
+Both have the cases `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled` (on a CPU `plain`); `ceiling` is
+what the device multiplies. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids, as many rows
 a step, 15 % of the tokens asked for. Theirs repeat batches that lie on the device; ours are those of `regard train`, made and
 hidden anew for each step by two workers.
 """

@@ -24,7 +24,7 @@ import harness
 import modelnet as cells
 import numpy as np
 import synthetic
-from side_by_side import side_by_side
+from side_by_side import parameters, side_by_side
 
 ROOMS = {"train": "rooms-1#samples=1500", "valid": "rooms-1#part=valid", "test": "rooms-1#part=test"}
 SEEN = 1024
@@ -124,12 +124,10 @@ def train(names: list[str], out: Path, modelnet: Path | None, model: str, togeth
 
 
 def summed(run: Path) -> dict[str, Any]:
-    import regard
-
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     valid = [row for row in rows if row["kind"] == "valid"]
     best = {key: max(row[key] for row in valid) for key in ("accuracy", "miou") if key in valid[-1]}
-    return {**best, "parameters": sum(p.numel() for p in regard.load(run).parameters())}
+    return {**best, "parameters": parameters(run)}
 
 
 def clouds_of(name: str, modelnet: Path | None, normals: bool) -> Iterator[tuple[Points, Any]]:
@@ -199,7 +197,7 @@ def figure(out: Path) -> None:
     from matplotlib import pyplot as plt
 
     shown, grid = plt.subplots(1, len(WAYS), figsize=(17, 3.8), layout="constrained", sharey=True)
-    for axes, (way, (_, steps, title, unit)) in zip(grid, WAYS.items(), strict=True):
+    for axes, (way, (_, _, title, unit)) in zip(grid, WAYS.items(), strict=True):
         for name, colour in LOOKS.items():
             if not (out / f"{name}.test.json").exists():
                 continue
@@ -236,7 +234,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def smoke(folder: Path) -> None:
     voxels, shapes, out = folder / "voxels.npz", folder / "shapes", str(folder / "out")
-    cells.main(["prepare", str(synthetic.voxels(voxels)), str(shapes), "--points", "64", "--normals", "--held-out", "2"])
+    cells.main(
+        ["prepare", str(synthetic.voxels(voxels)), str(shapes), "--points", "64", "--normals", "--held-out", "2"]
+    )
     data = ["--modelnet", str(shapes), "--model", "point-tiny"]
     short = ["data.points=32", "train.passes=1", "train.clouds=4", "data.score=2"]
     main(["train", out, "modelnet", "rooms", *data, "--set", *short])

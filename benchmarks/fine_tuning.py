@@ -313,7 +313,9 @@ def smoke(folder: Path) -> None:
     harness.train("mask", str(text), model="bert-mini", out=run, settings=[*settings, "model.pairs=false"])
     regard.save(regard.load(run, task="embed"), published)
     for task in CASES:
-        main([task, str(published), str(data), str(folder / task), "--seeds", "1", "--sides", *sides, "--device", "cpu"])
+        main(
+            [task, str(published), str(data), str(folder / task), "--seeds", "1", "--sides", *sides, "--device", "cpu"]
+        )
 
 
 if __name__ == "__main__":

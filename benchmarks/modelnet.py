@@ -140,7 +140,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     source = str(synthetic.voxels(folder / "voxels.npz"))
     main(["prepare", source, str(folder / "cells")])
-    main(["prepare", source, str(folder / "points"), "--surface", "--points", "64", "--normals", "--held-out", "2", "--all"])
+    main(
+        [
+            "prepare",
+            source,
+            str(folder / "points"),
+            "--surface",
+            "--points",
+            "64",
+            "--normals",
+            "--held-out",
+            "2",
+            "--all",
+        ]
+    )
 
 
 if __name__ == "__main__":

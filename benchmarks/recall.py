@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from side_by_side import side_by_side
+from side_by_side import parameters, side_by_side
 
 NAMES = (
     "john", "mary", "peter", "anna", "paul", "clara", "felix", "laura", "simon", "julia", "martin", "helen", "oscar", "rosa",
@@ -170,11 +170,9 @@ def train(names: list[str], out: Path, width: int, together: int, more: list[str
 
 
 def summed(run: Path) -> dict[str, Any]:
-    import regard
-
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     best = max(row["exact"] for row in rows if row["kind"] == "valid")
-    return {"valid": best, "parameters": sum(p.numel() for p in regard.load(run).parameters())}
+    return {"valid": best, "parameters": parameters(run)}
 
 
 def test(names: list[str], out: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from side_by_side import side_by_side
+from side_by_side import parameters, side_by_side
 
 from regard.data import scenes
 
@@ -42,6 +42,8 @@ TESTS = {
 }
 LOOKS = 500
 """Test scenes whose attention is scored."""
+FEW = {"train": (10, 10, 0, 0, 0)}
+"""Scenes of one, two and three objects in the smoke mode; other parts have two of two objects and one of three."""
 CHOICES = 100
 """Validation scenes that the best head is chosen by."""
 
@@ -50,10 +52,8 @@ Which = tuple[int | None, int | None]
 
 
 def summed(run: Path) -> dict[str, Any]:
-    from regard.runs.info import info
-
     kept = json.loads((run / "regard.json").read_text())
-    return {"parameters": info(str(run)).parameters, "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
+    return {"parameters": parameters(run), "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
 
 
 def test(name: str, places: dict[str, Path], out: Path) -> None:
@@ -160,7 +160,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     if asked.figure:
         return figure(asked.out, asked.figure)
-    few = {name: items[: 40 if name == "train" else 4] for name, items in scenes.parts().items()} if harness.is_smoke() else None
+    few = (
+        scenes.parts(sizes={name: FEW.get(name, (0, 2, 1, 0, 0)) for name in scenes.PARTS})
+        if harness.is_smoke()
+        else None
+    )
     places = scenes.write(asked.out / "scenes", SIDE, few)
     files = ["--data", str(places["train"]), "--valid", str(places["valid"])]
     trainings = {
@@ -172,7 +176,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def smoke(folder: Path) -> None:
-    short = [*harness.ONCE, "train.images=20", "data.vocabulary=300", "decode.length=4", f"model.size={SIDE // 2}"]
+    short = [
+        *harness.ONCE,
+        "train.images=20",
+        "data.vocabulary=300",
+        "decode.length=4",
+        f"model.size={SIDE // 2}",
+        "model.length=64",
+    ]
     out = str(folder / "out")
     main([out, "attend", "vit", "--set", *short])
     main([out, "--figure", str(folder / "scenes.png")])

@@ -19,7 +19,7 @@ from typing import Any
 import harness
 import numpy as np
 import synthetic
-from side_by_side import side_by_side
+from side_by_side import parameters, side_by_side
 
 ALIKE = ("train.images=16", "train.rate=5e-4", "train.decay=0.05", "train.warmup=0.1", "train.schedule=cosine",
          "data.crop=0.4", "data.flip=true", "data.colour=0.3")  # fmt: skip
@@ -47,10 +47,8 @@ def held_out(data: Path, out: Path) -> list[str]:
 
 
 def summed(run: Path) -> dict[str, Any]:
-    from regard.runs.info import info
-
     kept = json.loads((run / "regard.json").read_text())
-    return {"parameters": info(str(run)).parameters, "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
+    return {"parameters": parameters(run), "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
 
 
 def test(name: str, data: Path, out: Path) -> None:

@@ -45,6 +45,13 @@ def side_by_side(
         time.sleep(0.2)
 
 
+def parameters(run: Path) -> int:
+    """The number of weights of a trained model."""
+    import regard
+
+    return sum(p.numel() for p in regard.load(run).parameters())
+
+
 def _finish(name: str, begun: float, out: Path, summed: Callable[[Path], dict[str, Any]]) -> None:
     """Writes and prints the summary of a finished training."""
     found = {"name": name, "seconds": round(time.perf_counter() - begun, 1), **summed(out / name)}

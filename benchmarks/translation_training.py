@@ -3,8 +3,8 @@
     python benchmarks/translation_training.py [case ...] [--steps 30]
 
 Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large, torch_nn. All sides: the same sizes (6 + 6
-layers x 512, 37,000 tokens), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids. Source and
-target tokens are counted, real ones only.
+layers x 512, 37,000 tokens), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids.
+Source and target tokens are counted, real ones only.
 
 On a CPU: a small translator (3 + 3 layers x 256, 8,000 tokens), 64 pairs of 24 + 24 tokens, nothing compiled; there
 `torch_nn` is torch.nn.Transformer with embeddings and projection, the baseline without any library.
