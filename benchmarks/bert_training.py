@@ -6,9 +6,9 @@ natural   documents of 90 tokens on average, 512 at most: ours packed, theirs pa
 full      rows of 512 tokens
 
 Both have the cases `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled` (on a CPU `plain`); `ceiling` is
-what the device multiplies. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids, as many rows
-a step, 15 % of the tokens asked for. Theirs repeat batches that lie on the device; ours are those of `regard train`, made and
-hidden anew for each step by two workers.
+what the device multiplies. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and
+ids, as many rows a step, 15 % of the tokens asked for. Theirs repeat batches that lie on the device; ours are those of
+`regard train`, made and hidden anew for each step by two workers.
 """
 
 from __future__ import annotations
