@@ -4,7 +4,7 @@ BIN := .venv/bin
 # tests are mostly one thread each; files of them go side by side
 PROCESSES ?= 2
 
-.PHONY: demo test check clean
+.PHONY: demo test check bench clean
 
 demo: .venv/ready
 	$(BIN)/regard demo $(DEMO)
@@ -18,6 +18,10 @@ check: .venv/ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# regard beside the peers that are installed: a table of ratios, and league.json
+bench: .venv/ready-dev
+	$(BIN)/python benchmarks/league.py $(BENCH)
 
 # torch first and alone, at the tested version: a range asked for by another package could bring a newer, larger build
 .venv/ready: pyproject.toml constraints.txt

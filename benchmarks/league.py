@@ -110,9 +110,7 @@ class Worker:
         raise RuntimeError(f"the worker ended with exit code {self.process.wait()}")
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()  # closes the input, which ends the worker
 
 
 def serve(name: str, seconds: float, source: IO[str]) -> None:

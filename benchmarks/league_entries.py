@@ -45,8 +45,8 @@ def gpt2_train() -> Entry:
 def gpt2_generate(batch: int) -> Entry:
     """On a CPU `transformers` is faster in float32 than in bfloat16, so `regard` is measured in both."""
     size, cuda = gpt2_generation.SIZES[harness.mode()], harness.device() == "cuda"
-    if harness.mode() == "cpu" and batch > 1:
-        size = replace(size, given=16, said=8)
+    if harness.mode() == "cpu":
+        size = replace(size, given=32, said=32) if batch == 1 else replace(size, given=8, said=8)
 
     def repeated(make: Callable[[], gpt2_generation.Action]) -> Callable[[], Step]:
         def prepare() -> Step:

@@ -185,7 +185,7 @@ def smoke(folder: Path) -> None:
         "model.length=64",
     ]
     out = str(folder / "out")
-    main([out, "attend", "vit", "--set", *short])
+    main([out, "attend", "--set", *short])
     main([out, "--figure", str(folder / "scenes.png")])
 
 

@@ -12,7 +12,18 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-HELPERS = {"by_length", "clock", "harness", "marian", "paths", "side_by_side", "synthetic", "turns", "universal_figure"}
+HELPERS = {
+    "by_length",
+    "clock",
+    "harness",
+    "league_entries",
+    "marian",
+    "paths",
+    "side_by_side",
+    "synthetic",
+    "turns",
+    "universal_figure",
+}
 """Modules that scripts import and nobody runs."""
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in HELPERS)
 FIGURE = re.compile(r"(?<![\w.+-])-?\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w.+])")
