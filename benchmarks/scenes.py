@@ -72,7 +72,9 @@ def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
     from regard.raster import read_depth, read_mask
 
     files = sorted((data / "test/images").iterdir())
-    files = [files[number] for number in (np.linspace(0.1, 0.9, 2 if harness.is_smoke() else 5) * len(files)).astype(int)]
+    files = [
+        files[number] for number in (np.linspace(0.1, 0.9, 2 if harness.is_smoke() else 5) * len(files)).astype(int)
+    ]
     names = [name for name in MODELS if (out / name).exists()]
     shown, axes = plt.subplots(
         len(files), 2 + len(names), figsize=(2.6 * (2 + len(names)), 2.0 * len(files)), layout="constrained"
