@@ -4,7 +4,7 @@ BIN := .venv/bin
 # tests are mostly one thread each; files of them go side by side
 PROCESSES ?= 2
 
-.PHONY: demo test check index clean
+.PHONY: demo test check index bench clean
 
 demo: .venv/ready
 	$(BIN)/regard demo $(DEMO)
@@ -23,6 +23,10 @@ check: .venv/ready-dev
 # what 'regard list' shows and names are checked by, written from the tables of systems, tasks and settings
 index: .venv/ready
 	$(BIN)/python -m regard.runs.catalog
+
+# regard beside the peers that are installed: a table of ratios, and league.json
+bench: .venv/ready-dev
+	$(BIN)/python benchmarks/league.py $(BENCH)
 
 # torch first and alone, at the tested version: a range asked for by another package could bring a newer, larger build
 .venv/ready: pyproject.toml constraints.txt

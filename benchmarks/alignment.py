@@ -9,11 +9,13 @@ where none is given. Of the Transformer the mean of all heads of all layers is s
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
+import synthetic
 
 import regard
 
@@ -36,14 +38,14 @@ def panel(axes: Any, weights: Any, item: Any, title: str) -> None:
     axes.set_title(title, fontsize=10, y=-0.08)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("rnnsearch", type=Path)
     parser.add_argument("transformer", type=Path)
     parser.add_argument("source")
     parser.add_argument("--target")
     parser.add_argument("--out", type=Path, default=Path("alignment.png"))
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -55,6 +57,7 @@ def main() -> None:
     _, second = regarded(asked.transformer, asked.source, said)
     sharp = second.weights.max(-1).mean(-1)  # layers, heads
     layer, head = np.unravel_index(int(sharp.argmax()), sharp.shape)
+    print(f"the sharpest: layer {layer + 1}, head {head + 1}, mean of the largest weights {sharp.max():.3f}")
     shown, axes = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     panel(axes[0], first.weights[0, 0], first, "rnnsearch: its alignment")
     panel(axes[1], second.weights.mean((0, 1)), second, "Transformer: mean of all layers and heads")
@@ -64,5 +67,17 @@ def main() -> None:
     shown.savefig(asked.out, dpi=110)
 
 
+def smoke(folder: Path) -> None:
+    data = synthetic.parallel(folder / "data", ("train",))
+    short = [*harness.SHORT, "train.tokens=256", "data.vocabulary=300", "decode.beam=1", "decode.longer=4"]
+    for system in ("rnnsearch", "transformer"):
+        files = f"{data / 'train.en.gz'}:{data / 'train.de.gz'}"
+        settings = [*short, *harness.TINY[system]]
+        harness.train("translate", files, model=f"{system}-tiny", out=folder / system, settings=settings)
+    runs = [str(folder / "rnnsearch"), str(folder / "transformer")]
+    main([*runs, "the cat sees the house .", "--out", str(folder / "alignment.png")])
+    main([*runs, "the cat sees .", "--target", ". sees cat the", "--out", str(folder / "given.png")])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -13,11 +13,13 @@ seconds that can be compared leave `--together` at 1.
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
+import synthetic
 from side_by_side import side_by_side
 
 ALIKE = (
@@ -163,15 +165,15 @@ def figure(names: list[str], out: Path) -> None:
     shown.savefig(out / "ancestors.png", dpi=130)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("train", "test", "figure"))
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     names = [name for name in SYSTEMS if not asked.names or name in asked.names]
     if asked.work == "train":
         train(names, asked.data, asked.out, asked.together, asked.set)
@@ -181,5 +183,16 @@ def main() -> None:
         figure([name for name in names if (asked.out / name / "log.jsonl").exists()], asked.out)
 
 
+def smoke(folder: Path) -> None:
+    parts = ("train", "val", "test_2016_flickr")
+    data = synthetic.parallel(folder / "data", tuple(f"{part}.lc.norm.tok" for part in parts))
+    names, out = ("rnnsearch", "transformer"), str(folder / "out")
+    for name in names:
+        short = [*harness.SHORT, *harness.TINY[name], "train.tokens=256", "decode.beam=1", "decode.longer=4"]
+        main(["train", str(data), out, name, "--set", *short, "data.vocabulary=300"])
+    main(["test", str(data), out, *names])
+    main(["figure", str(data), out, *names])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import by_length
+import harness
 import torch
 
 from regard.draw.colour import ACCENT, INK, QUIET, WARM
@@ -23,15 +24,14 @@ from regard.nn.attention import Attention, Recorder
 from regard.nn.rules import Causal, Packed, Window
 from regard.waists import Offsets, Seen
 
-CUDA = torch.cuda.is_available()
 WIDTH, HEADS = 512, 8
 
 
 def ways(length: int) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"fused": {"rule": Causal()}}
-    if length <= (16_384 if CUDA else 4096):
+    if length <= harness.pick(cuda=16_384, cpu=4096, smoke=32):
         found["plain"] = {"rule": Causal(), "seen": Recorder("x", Seen())}
-    if CUDA:
+    if harness.device() == "cuda":
         many = Offsets(torch.arange(0, length + 1, 128, device="cuda"), 128)
         one = Offsets(torch.tensor([0, length], device="cuda"), length)
         found["packed"] = {"rule": Causal() & Packed(many, many)}
@@ -40,7 +40,8 @@ def ways(length: int) -> dict[str, dict[str, Any]]:
 
 
 def measure(length: int, given: dict[str, Any]) -> dict[str, float]:
-    device, dtype = ("cuda", torch.bfloat16) if CUDA else ("cpu", torch.float32)
+    device, cuda = harness.device(), harness.device() == "cuda"
+    dtype = torch.bfloat16 if cuda else torch.float32
     attention = Attention(WIDTH, HEADS).to(device, dtype)
     x = torch.randn(1, length, WIDTH, device=device, dtype=dtype, requires_grad=True)
 
@@ -50,34 +51,33 @@ def measure(length: int, given: dict[str, Any]) -> dict[str, float]:
             given["seen"].into.looks.clear()
 
     once()
-    if CUDA:
+    if cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated() if CUDA else 0
+    before = torch.cuda.memory_allocated() if cuda else 0
     times = []
     for _ in range(5):
         begun = time.perf_counter()
         once()
-        if CUDA:
+        if cuda:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
     found = {"length": length, "ms": 1000 * sorted(times)[2]}
-    if CUDA:  # at most, beyond the weights and the input; a CPU does not tell
+    if cuda:  # at most, beyond the weights and the input; a CPU does not tell
         found["MiB"] = (torch.cuda.max_memory_allocated() - before) / 2**20
     return found
 
 
 def measure_all(path: Path) -> None:
-    lengths = [2**n for n in range(9, 17 if CUDA else 13)]
+    lengths = [2**n for n in harness.pick(cuda=range(9, 17), cpu=range(9, 13), smoke=range(5, 7))]
     rows = []
     for length in lengths:
         for name, given in ways(length).items():
             rows.append({"way": name, **measure(length, given)})
             print(json.dumps(rows[-1]), flush=True)
-            if CUDA:
+            if harness.device() == "cuda":
                 torch.cuda.empty_cache()
-    where = torch.cuda.get_device_name() if CUDA else "CPU"
-    path.write_text(json.dumps({"device": where, "torch": torch.__version__, "rows": rows}, indent=1))
+    path.write_text(json.dumps({"device": harness.device_name(), "torch": torch.__version__, "rows": rows}, indent=1))
 
 
 def draw(source: Path, target: Path) -> None:
@@ -87,6 +87,20 @@ def draw(source: Path, target: Path) -> None:
     by_length.draw(found["rows"], {"MiB": "memory, MiB", "ms": "time, ms"}, title, target, colours)
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("work", choices=("measure", "draw"))
+    parser.add_argument("figures", type=Path)
+    parser.add_argument("picture", type=Path, nargs="?", default=Path("lengths.png"))
+    asked = parser.parse_args(argv)
+    measure_all(asked.figures) if asked.work == "measure" else draw(asked.figures, asked.picture)
+
+
+def smoke(folder: Path) -> None:
+    main(["measure", str(folder / "figures.json")])
+    main(["draw", str(folder / "figures.json"), str(folder / "lengths.png")])
+    harness.left_out("packed, window")
+
+
 if __name__ == "__main__":
-    verb, *paths = sys.argv[1:]
-    measure_all(Path(paths[0])) if verb == "measure" else draw(*map(Path, paths))
+    harness.run(main, smoke)

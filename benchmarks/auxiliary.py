@@ -20,7 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import regard
+import harness
+import synthetic
+
 from regard.data.tables import Labelled, iterate_labelled
 from regard.draw.colour import ACCENT, INK, LINE, QUIET, WARM
 from regard.draw.paper import Sheet, check_ending, styled
@@ -57,7 +59,7 @@ def pretrain(samples: Sequence[Labelled], text: Sequence[str], out: Path, change
         path.write_text("".join(f"{sample.text}\n" for sample in samples), encoding="utf-8")
         given = [str(path)]
     mine = [change for change in changes if not change.startswith("tuning.")]
-    regard.train("language", given, model="gpt2-mini", out=run, settings=[*MODEL, *BEFORE, *mine])
+    harness.train("language", given, model="gpt2-mini", out=run, settings=[*MODEL, *BEFORE, *mine])
     return run
 
 
@@ -67,7 +69,7 @@ def tune(start: Path, samples: Sequence[Labelled], dev: str, run: Path, settings
         "text\tlabel\n" + "".join(f"{sample.text}\t{sample.label}\n" for sample in samples), encoding="utf-8"
     )
     begun = time.perf_counter()
-    regard.train("classify", str(path), valid=dev, model=str(start), out=run, settings=settings)
+    harness.train("classify", str(path), valid=dev, model=str(start), out=run, settings=settings)
     facts = json.loads((run / "regard.json").read_text())
     found = {name: facts["scores"][name] for name in ("accuracy", "macro_f1", "matthews")}
     return {**found, "loss": facts["best"]["loss"], "seconds": round(time.perf_counter() - begun, 1)}
@@ -124,8 +126,8 @@ def draw(source: Path, target: Path) -> None:
         sheet.save(target, check_ending(target, (".png", ".svg")))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     measuring = verbs.add_parser("measure")
     measuring.add_argument("data", type=Path)
@@ -137,9 +139,17 @@ def main() -> None:
     drawing = verbs.add_parser("draw")
     drawing.add_argument("source", type=Path)
     drawing.add_argument("target", type=Path)
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     measure(asked) if asked.verb == "measure" else draw(asked.source, asked.target)
 
 
+def smoke(folder: Path) -> None:
+    data, figures = synthetic.sst2(folder / "sst2"), folder / "out/auxiliary.json"
+    tiny = (*harness.TINY["encoder"], "model.length=32", "data.vocabulary=300", "train.steps=2", "train.warmup=1")
+    sizes = ["--sizes", "8", "--seeds", "1"]
+    main(["measure", str(data), str(folder / "out"), *sizes, "--set", *tiny, "train.tokens=256", "tuning.passes=1"])
+    main(["draw", str(figures), str(folder / "auxiliary.png")])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -5,19 +5,21 @@
 natural   documents of 90 tokens on average, 512 at most: ours packed, theirs padded to 512; tokens are the real ones
 full      rows of 512 tokens
 
-Both have the cases `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled`; `ceiling` is what the device
-multiplies. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids, as many rows
-a step, 15 % of the tokens asked for. Theirs repeat batches that lie on the device; ours are those of `regard train`, made and
-hidden anew for each step by two workers.
+Both have the cases `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled` (on a CPU `plain`); `ceiling` is
+what the device multiplies. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and
+ids, as many rows a step, 15 % of the tokens asked for. Theirs repeat batches that lie on the device; ours are those of
+`regard train`, made and hidden anew for each step by two workers.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
 from clock import Clock, ceiling, report
@@ -31,13 +33,23 @@ from regard.learn.loop import loop, numbers
 from regard.learn.optimiser import make_optimiser
 from regard.learn.settings import Train
 from regard.learn.world import World
-from regard.systems import find_preset
 from regard.tasks.mask import Manner, around
 from regard.tasks.task import Encoded, Terms
 from regard.waists import Batch
 
-LENGTH, MEAN, SPECIAL, SHARE = 512, 90, 1000, 0.15
+MEAN, SHARE = 90, 0.15
 OPENS = 2
+TINY = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64}
+"""Changes to the fields of the model in the smoke mode."""
+
+
+def made(asked: argparse.Namespace, **more: Any) -> Any:
+    return build(asked.model, length=asked.length, **(TINY if harness.is_smoke() else {}), **more)
+
+
+def special(config: Any) -> int:
+    """The first id of an ordinary token."""
+    return min(1000, config.vocabulary // 4)
 
 
 def work(config: Any, length: float) -> float:
@@ -51,18 +63,19 @@ def work(config: Any, length: float) -> float:
 def lengths(kind: str, count: int, config: Any) -> np.ndarray:
     """Of documents: log-normal, as those of forums and news are, or very long."""
     if kind == "full":
-        return np.full(64, 256 * LENGTH)
+        return np.full(64, 256 * config.length)
     drawn = np.random.default_rng(0).lognormal(4.2, 0.8, count)
-    return np.clip(drawn, 8, LENGTH - around(config)).astype(np.int64)
+    return np.clip(drawn, 8, config.length - around(config)).astype(np.int64)
 
 
 def documents(kind: str, rows: int, config: Any) -> Encoded:
     sizes = lengths(kind, 100 * rows, config)
-    ids = np.random.default_rng(1).integers(SPECIAL, config.vocabulary, int(sizes.sum()), dtype=np.int32)
-    joints = Rows(np.full(len(sizes), OPENS), np.arange(len(sizes) + 1))
-    hiding = Hiding(config.mask, np.arange(config.vocabulary) >= SPECIAL, SHARE)
+    ids = np.random.default_rng(1).integers(special(config), config.vocabulary, int(sizes.sum()), dtype=np.int32)
+    single = np.arange(len(sizes) + 1)  # one passage per document: one value per row
+    joints, numbered = Rows(np.full(len(sizes), OPENS), single), Rows(np.arange(len(sizes)), single)
+    hiding = Hiding(config.mask, np.arange(config.vocabulary) >= special(config), SHARE)
     text = Rows(ids, np.concatenate([[0], np.cumsum(sizes)]))
-    return Encoded([], {"text": text, "joint": joints}, [], Manner(LENGTH, hiding))
+    return Encoded([], {"text": text, "joint": joints, "document": numbered}, [], Manner(config.length, hiding))
 
 
 def settings_of(rows: int, mean: float) -> Train:
@@ -70,11 +83,11 @@ def settings_of(rows: int, mean: float) -> Train:
 
 
 def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: Way) -> dict[str, float]:
-    model = build(asked.model, dropout=0.0, attention_dropout=0.0, head_dropout=0.0, length=LENGTH).to(clock.device)
+    model = made(asked, dropout=0.0, attention_dropout=0.0, head_dropout=0.0).to(clock.device)
     encoded = documents(kind, asked.rows, model.config)
-    mean = LENGTH if kind == "full" else float(lengths(kind, 1000, model.config).mean()) + around(model.config)
+    mean = asked.length if kind == "full" else float(lengths(kind, 1000, model.config).mean()) + around(model.config)
     settings = settings_of(asked.rows, mean)
-    plan = model.task.plan(encoded, model.config, settings.tokens, 1, True)
+    plan = model.task.plan(encoded, model.config, settings.tokens, 1, clock.device == "cuda")
     compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(clock.device), World(), plan.steady)
     compute.choose(way)
     compute.say = print
@@ -95,21 +108,21 @@ def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, floa
     """The same rows, padded."""
     from transformers import BertConfig, BertForPreTraining
 
-    own = build(asked.model, device="meta", length=LENGTH)
+    own = made(asked, device="meta")
     config, encoded = own.config, documents(kind, asked.rows, own.config)
     peer = BertForPreTraining(
         BertConfig(
             vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.depth,
-            num_attention_heads=config.heads, intermediate_size=config.hidden, hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
+            num_attention_heads=config.heads, intermediate_size=config.hidden, max_position_embeddings=config.length,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
         )
     )  # fmt: skip
     peer = peer.to(clock.device).train()
     optimiser = torch.optim.AdamW(peer.parameters(), lr=1e-4, fused=True)
     called = torch.compile(peer) if clock.device == "cuda" else peer
-    plan = own.task.plan(encoded, config, asked.rows * LENGTH, 1, False)
+    plan = own.task.plan(encoded, config, asked.rows * config.length, 1, False)
     rows = np.random.default_rng(2).permutation(plan.rows(0))
-    rows = rows[plan.lengths(rows) == LENGTH] if kind == "full" else rows
+    rows = rows[plan.lengths(rows) == config.length] if kind == "full" else rows
     rows = np.concatenate([rows, np.ones((len(rows), 2), dtype=np.int64)], axis=1)
     batches = [padded(own, encoded, rows[at : at + asked.rows]) for at in range(0, 4 * asked.rows, asked.rows)]
     turns = itertools.cycle([{name: value.to(clock.device) for name, value in batch.items()} for batch in batches])
@@ -129,8 +142,8 @@ def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, floa
 
 
 def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tensor]:
-    """A batch of ours as theirs is written, in rows of 512."""
-    batch = own.task.collate(encoded, rows, own.config)
+    """A batch of ours as theirs is written, in rows of the full length."""
+    batch, length = own.task.collate(encoded, rows, own.config), own.config.length
     assert (
         batch.labels is not None and batch.asked is not None and batch.types is not None and batch.follows is not None
     )
@@ -139,22 +152,23 @@ def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tens
     labels[batch.asked] = batch.labels
 
     def wide(table: torch.Tensor, value: int) -> torch.Tensor:
-        return torch.nn.functional.pad(table.view(B, L), (0, LENGTH - L), value=value)
+        return torch.nn.functional.pad(table.view(B, L), (0, length - L), value=value)
 
     found = {"input_ids": wide(batch.x, 0), "token_type_ids": wide(batch.types, 0), "labels": wide(labels, -100)}
     if batch.mask is not None:  # without one their attention has its fastest kernel
-        found["attention_mask"] = (torch.arange(LENGTH) < batch.mask[:, None]).long()
+        found["attention_mask"] = (torch.arange(length) < batch.mask[:, None]).long()
     return {**found, "next_sentence_label": batch.follows}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("cases", nargs="*", help="natural or full, or one of their cases as in natural:graph")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--model", default="bert-base")
     parser.add_argument("--device", default="cuda")
-    asked = parser.parse_args()
+    parser.add_argument("--length", type=int, default=512)
+    asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("high")
     clock, found = Clock(asked.device, asked.steps), {}
 
@@ -165,14 +179,13 @@ def main() -> None:
 
         return measured
 
-    config = find_preset(asked.model)[1].config
+    config = made(asked, device="meta").config
     print(torch.__version__, torch.cuda.get_device_name() if asked.device == "cuda" else "CPU")
-    for kind, length in (("natural", MEAN), ("full", LENGTH)):
-        cases = {
-            "theirs": lambda kind=kind: theirs(clock, asked, kind),
-            "graph": lambda kind=kind: ours(clock, asked, kind, "graph"),
-            "compiled": lambda kind=kind: ours(clock, asked, kind, "compiled"),
-        }
+    ways = ("graph", "compiled") if asked.device == "cuda" else ("plain",)
+    peers = {"theirs": theirs} if harness.installed("transformers") else {}
+    for kind, length in (("natural", MEAN), ("full", asked.length)):
+        cases = {name: lambda kind=kind, side=side: side(clock, asked, kind) for name, side in peers.items()}
+        cases |= {way: lambda kind=kind, way=way: ours(clock, asked, kind, way) for way in ways}
         named: dict[str, Any] = {f"{kind}:{case}": kept(f"{kind}:{case}", measure) for case, measure in cases.items()}
         wanted = [name for name in named if not asked.cases or {kind, name} & {*asked.cases}]
         if not wanted:
@@ -186,5 +199,10 @@ def main() -> None:
                 print(f"{name}: {pace:.2f} x the tokens a second{memory}", flush=True)
 
 
+def smoke(folder: Path) -> None:
+    main(["--device", "cpu", "--model", "bert-mini", "--length", "16", "--rows", "4", "--steps", "2"])
+    harness.left_out("graph, compiled, packed rows")
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

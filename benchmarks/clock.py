@@ -9,7 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import harness
 import torch
+
+Step = Callable[[], float]
+"""Does one step of work and returns its amount: tokens or pictures."""
 
 
 class Clock:
@@ -37,6 +41,14 @@ class Clock:
             action()
         return (self.now() - begun) / self.steps
 
+    def pace(self, step: Step, warm: int = 6) -> dict[str, float]:
+        """The mean tokens and seconds of a step, of steps one after another as a training does them."""
+        for _ in range(warm):
+            step()
+        begun = self.now()
+        tokens = [step() for _ in range(self.steps)]
+        return {"tokens": sum(tokens) / self.steps, "seconds": (self.now() - begun) / self.steps}
+
     def timed(self, action: Any) -> float:
         times = []
         for _ in range(self.steps):
@@ -47,15 +59,15 @@ class Clock:
 
 
 def ceiling(clock: Clock) -> dict[str, float]:
-    n = 8192 if clock.device == "cuda" else 512
+    n = harness.pick(cuda=8192, cpu=512, smoke=64)
     a, b = (torch.randn(n, n, device=clock.device, dtype=torch.bfloat16) for _ in range(2))
-    return {"TFLOP_per_s": round(2 * n**3 / clock.median(lambda: a @ b) / 1e12, 1)}
+    return {"TFLOP_per_s": round(2 * n**3 / clock.median(lambda: a @ b) / 1e12, 4)}
 
 
 def report(cases: Mapping[str, Callable[[], dict[str, Any]]], names: Sequence[str], work: float) -> None:
     """Each case as a line of JSON: tokens a second, the operations that makes (`work` for a token) and their share of the
     ceiling, where that was measured before it."""
-    cuda, most = torch.cuda.is_available(), 0.0
+    cuda, most = harness.device() == "cuda", 0.0
     for name in names:
         if cuda:
             torch.cuda.reset_peak_memory_stats()
@@ -63,12 +75,14 @@ def report(cases: Mapping[str, Callable[[], dict[str, Any]]], names: Sequence[st
         try:
             found = cases[name]()
         except Exception as error:  # the others are still worth their time
+            if harness.is_smoke():
+                raise
             print(name, repr(error)[:2000], flush=True)
             continue
         if "tokens" in found:
             found["tokens_per_s"] = round(found["tokens"] / found["seconds"])
             found["ms"] = round(1000 * found.pop("seconds"), 2)
-            found["TFLOP_per_s"] = round(found["tokens_per_s"] * work / 1e12, 1)
+            found["TFLOP_per_s"] = round(found["tokens_per_s"] * work / 1e12, 4)
             found |= {"share": round(found["TFLOP_per_s"] / most, 3)} if most else {}
         else:
             most = found["TFLOP_per_s"]
@@ -83,7 +97,7 @@ def report(cases: Mapping[str, Callable[[], dict[str, Any]]], names: Sequence[st
 
 def bandwidth(clock: Clock) -> float:
     """Bytes a second that a copy moves, read and written."""
-    count = 2**30 if clock.device == "cuda" else 2**26
+    count = harness.pick(cuda=2**30, cpu=2**26, smoke=2**12)
     x = torch.ones(count, dtype=torch.bfloat16, device=clock.device)
     y = torch.empty_like(x)
     return 2 * x.numel() * x.element_size() / clock.median(lambda: y.copy_(x))

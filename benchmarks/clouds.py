@@ -15,14 +15,16 @@ by chance, a hole is a ball about one of the points.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
+import modelnet as cells
 import numpy as np
-from side_by_side import side_by_side
+import synthetic
+from side_by_side import parameters, side_by_side
 
 ROOMS = {"train": "rooms-1#samples=1500", "valid": "rooms-1#part=valid", "test": "rooms-1#part=test"}
 SEEN = 1024
@@ -106,7 +108,7 @@ WAYS: dict[str, tuple[Spoil, tuple[float, ...], str, str]] = {
 
 def data_of(name: str, part: str, modelnet: Path | None) -> str:
     if name == "rooms":
-        return ROOMS[part]
+        return f"rooms-1#part={part},samples=2,points=128" if harness.is_smoke() else ROOMS[part]
     assert modelnet is not None, "--modelnet DATA says where the shapes are"
     return str(modelnet / part)
 
@@ -122,12 +124,10 @@ def train(names: list[str], out: Path, modelnet: Path | None, model: str, togeth
 
 
 def summed(run: Path) -> dict[str, Any]:
-    import regard
-
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     valid = [row for row in rows if row["kind"] == "valid"]
     best = {key: max(row[key] for row in valid) for key in ("accuracy", "miou") if key in valid[-1]}
-    return {**best, "parameters": sum(p.numel() for p in regard.load(run).parameters())}
+    return {**best, "parameters": parameters(run)}
 
 
 def clouds_of(name: str, modelnet: Path | None, normals: bool) -> Iterator[tuple[Points, Any]]:
@@ -184,6 +184,7 @@ def test(names: list[str], out: Path, modelnet: Path | None, device: str) -> Non
             print(name, found, flush=True)
             clouds = thinned(clouds)
         for way, (spoil, steps, _, _) in WAYS.items():
+            steps = steps[:2] if harness.is_smoke() else steps
             found[way] = {much: round(share(name, model, clouds, spoil, much), 2) for much in steps}
             print(name, way, json.dumps(found[way]), flush=True)
         (out / f"{name}.test.json").write_text(json.dumps(found))
@@ -196,12 +197,12 @@ def figure(out: Path) -> None:
     from matplotlib import pyplot as plt
 
     shown, grid = plt.subplots(1, len(WAYS), figsize=(17, 3.8), layout="constrained", sharey=True)
-    for axes, (way, (_, steps, title, unit)) in zip(grid, WAYS.items(), strict=True):
+    for axes, (way, (_, _, title, unit)) in zip(grid, WAYS.items(), strict=True):
         for name, colour in LOOKS.items():
             if not (out / f"{name}.test.json").exists():
                 continue
             told = json.loads((out / f"{name}.test.json").read_text())[way]
-            axes.plot(steps, [told[str(much)] for much in steps], marker="o", ms=4, color=colour, label=name)
+            axes.plot([float(much) for much in told], list(told.values()), marker="o", ms=4, color=colour, label=name)
         axes.set(title=title, xlabel=unit, ylim=(0, 102))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -210,8 +211,8 @@ def figure(out: Path) -> None:
     shown.savefig(out / "clouds.png", dpi=130)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("train", "test", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*TRAININGS, []))
@@ -220,7 +221,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[])
     parser.add_argument("--device", default="cpu")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     names = [name for name in TRAININGS if not asked.names or name in asked.names]
     if asked.work == "train":
         train(names, asked.out, asked.modelnet, asked.model, asked.together, asked.set)
@@ -231,5 +232,17 @@ def main() -> None:
         figure(asked.out)
 
 
+def smoke(folder: Path) -> None:
+    voxels, shapes, out = folder / "voxels.npz", folder / "shapes", str(folder / "out")
+    cells.main(
+        ["prepare", str(synthetic.voxels(voxels)), str(shapes), "--points", "64", "--normals", "--held-out", "2"]
+    )
+    data = ["--modelnet", str(shapes), "--model", "point-tiny"]
+    short = ["data.points=32", "train.passes=1", "train.clouds=4", "data.score=2"]
+    main(["train", out, "modelnet", "rooms", *data, "--set", *short])
+    main(["test", out, "modelnet", "rooms", *data])
+    main(["figure", out])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

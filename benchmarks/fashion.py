@@ -13,14 +13,16 @@ shows that part.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
+import synthetic
 from side_by_side import side_by_side
 
 CLASSES = (
@@ -72,9 +74,10 @@ def tables(source: Path, out: Path) -> None:
     }
     order = np.random.default_rng(0).permutation(len(found["train"][0]))
     x, y = found["train"]
+    held_out = min(HELD_OUT, len(x) // 4)
     parts = {
-        "train": (x[order[HELD_OUT:]], y[order[HELD_OUT:]]),
-        "valid": (x[order[:HELD_OUT]], y[order[:HELD_OUT]]),
+        "train": (x[order[held_out:]], y[order[held_out:]]),
+        "valid": (x[order[:held_out]], y[order[:held_out]]),
         "test": found["test"],
     }
     for part, (pictures, labels) in parts.items():
@@ -108,7 +111,7 @@ def summed(run: Path) -> dict[str, Any]:
     images = max(row["step"] for row in rows if row["kind"] == "train") * train["images"] * train["accumulate"]
     return {
         "valid": max(row["accuracy"] for row in rows if row["kind"] == "valid"), "parameters": told.parameters,
-        "MFLOP": round(told.flops / 1e6, 1), "images": images, "PFLOP": round(3 * told.flops * images / 1e15, 3),
+        "MFLOP": round(told.flops / 1e6, 1), "images": images, "PFLOP": round(3 * told.flops * images / 1e15, 9),
         "images_per_s": round(rows[-2].get("images_per_s", 0)),
     }  # fmt: skip
 
@@ -153,13 +156,13 @@ def figure(out: Path, picture: Path) -> None:
     shown.savefig(picture, dpi=130)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("tables", "train", "test", "figure"))
     parser.add_argument("places", nargs="+")
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     first, second = (Path(place) for place in asked.places[:2])
     if asked.work == "tables":
         tables(first, second)
@@ -172,5 +175,14 @@ def main() -> None:
         figure(first, second)
 
 
+def smoke(folder: Path) -> None:
+    data, out = str(folder / "data"), str(folder / "out")
+    main(["tables", str(synthetic.fashion(folder / "source")), data])
+    short = [*harness.ONCE, "train.images=8", *harness.TINY["encoder"]]
+    main(["train", data, out, "vit-64", "--set", *short])
+    main(["test", data, out, "vit-64"])
+    main(["figure", out, str(folder / "fashion.png")])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

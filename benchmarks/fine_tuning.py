@@ -11,17 +11,18 @@ the usual loop. Time is that of the whole training with its validations.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
+import synthetic
 import torch
 
 import regard
@@ -91,7 +92,7 @@ def ours(
         f"train.tokens={case.tokens}", "data.score=100000",
     ]  # fmt: skip
     run, begun = out / f"{task}-{seed}", time.perf_counter()
-    regard.train(
+    harness.train(
         task, str(files["train"]), valid=str(files["valid"]), model=model, out=run, settings=settings, device=device
     )
     took = time.perf_counter() - begun
@@ -275,8 +276,8 @@ def theirs(task: str, case: Case, model: str, files: dict[str, Path], seed: int,
     return {"seconds": round(took, 1), "test": round(peer.score(test, peer.features(test)), 2), "valid": round(best, 2)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("task", choices=CASES)
     parser.add_argument("model")
     parser.add_argument("data", type=Path)
@@ -284,7 +285,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--sides", nargs="+", default=["ours", "theirs"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     case, files = CASES[asked.task], parts(asked.task, asked.data, asked.out / "data")
     for side in asked.sides:
         found = []
@@ -301,5 +302,21 @@ def main() -> None:
         print(f"{side} {asked.task}: {case.metric} {mean:.2f} ± {spread:.2f}, {seconds:.1f} s a run", flush=True)
 
 
+def smoke(folder: Path) -> None:
+    sides = ["ours", *(["theirs"] if harness.installed("transformers") else [])]
+    data = folder / "data"
+    for make, name in ((synthetic.sst2, "sst2"), (synthetic.conll, "conll2003"), (synthetic.squad, "squad-small")):
+        make(data / name)
+    run, published = folder / "run", folder / "published"
+    text = synthetic.wikitext(folder / "text") / "wiki.train.raw.gz"
+    settings = [*harness.SHORT, *harness.TINY["encoder"], "model.length=384", "data.vocabulary=300", "train.tokens=512"]
+    harness.train("mask", str(text), model="bert-mini", out=run, settings=[*settings, "model.pairs=false"])
+    regard.save(regard.load(run, task="embed"), published)
+    for task in CASES:
+        main(
+            [task, str(published), str(data), str(folder / task), "--seeds", "1", "--sides", *sides, "--device", "cpu"]
+        )
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

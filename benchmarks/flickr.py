@@ -11,16 +11,20 @@ once.
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import harness
+import synthetic
 from scene_captions import MODELS, summed
 from side_by_side import side_by_side
 
 ALIKE = ("train.passes=30", "train.images=64", "train.rate=5e-4", "train.warmup=0.05", "train.schedule=cosine",
          "train.decay=0.05", "train.smoothing=0.1", "train.every=500", "data.vocabulary=3000", "data.crop=0.6",
          "data.flip=true", "model.size=96")  # fmt: skip
+RESNET = ("model.start=8", "model.widths=8,8,16,16")
+"""Sizes of the encoder in the smoke mode."""
 SHOWN = 6
 """Test pictures that are drawn."""
 
@@ -45,14 +49,15 @@ def pictures(name: str, data: Path, out: Path, folder: Path) -> None:
     rows = [json.loads(line) for line in (data / "captions.jsonl").read_text("utf-8").splitlines()]
     files = [row["image"] for row in rows if row["split"] == "test"]
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(SHOWN):
-        file = data / files[number * len(files) // SHOWN]
+    shown = 1 if harness.is_smoke() else SHOWN
+    for number in range(shown):
+        file = data / files[number * len(files) // shown]
         found = model.explain(str(file))
         print(name, found.title, found.save(folder / f"{name}-{file.stem}.png"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", default=list(MODELS))
@@ -60,7 +65,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=2)
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     if asked.pictures:
         for name in asked.names:
             for run in (name, f"{name}-taught"):
@@ -79,5 +84,25 @@ def main() -> None:
         test(name, asked.data, asked.out)
 
 
+def smoke(folder: Path) -> None:
+    data, out = str(synthetic.flickr(folder / "data")), str(folder / "out")
+    seen = synthetic.classes(folder / "classes")
+    harness.train(
+        "classify", str(seen), model="resnet-tiny", out=folder / "encoder", settings=[*harness.SHORT, *RESNET]
+    )
+    short = [
+        "--set",
+        *harness.ONCE,
+        "train.images=8",
+        "data.vocabulary=300",
+        "model.size=32",
+        "decode.length=4",
+        "model.length=32",
+    ]
+    main([data, out, "attend", *short])
+    main([data, out, "attend", "--encoder", str(folder / "encoder"), *short])
+    main([data, out, "attend", "--pictures", str(folder / "pictures")])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

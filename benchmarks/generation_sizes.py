@@ -10,17 +10,34 @@ many tokens given that the last one said stands at that place; time of a step an
 from __future__ import annotations
 
 import json
-import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import harness
 import torch
-from gpt2_generation import CUDA, ours
+from gpt2_generation import SIZES as MODELS
+from gpt2_generation import ours
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128) if CUDA else (1, 2, 4, 8)
-CONTEXTS = (64, 128, 256, 512, 1024) if CUDA else (64, 128, 256, 512)
-SAID = 48 if CUDA else 8
+
+@dataclass(frozen=True)
+class Size:
+    """Numbers of rows, prompt tokens of them, lengths of the context, and generated tokens."""
+
+    rows: tuple[int, ...]
+    given: int
+    contexts: tuple[int, ...]
+    said: int
+
+
+SIZES = {
+    "cuda": Size((1, 2, 4, 8, 16, 32, 64, 128), 128, (64, 128, 256, 512, 1024), 48),
+    "cpu": Size((1, 2, 4, 8), 128, (64, 128, 256, 512), 8),
+    "smoke": Size((1, 2), 4, (12, 16), 4),
+}
+"""By mode (harness.mode)."""
 
 
 def timed(answer: Any, rows: int, given: int, said: int) -> float:
@@ -29,26 +46,28 @@ def timed(answer: Any, rows: int, given: int, said: int) -> float:
     for _ in range(4):
         begun = time.perf_counter()
         answer(rows, given, said)
-        if CUDA:
+        if harness.device() == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
     return min(times[1:])
 
 
 def measure(path: Path) -> None:
-    answer = ours(torch.bfloat16 if CUDA else torch.float32)
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__}
+    size, cuda = SIZES[harness.mode()], harness.device() == "cuda"
+    answer = ours(torch.bfloat16 if cuda else torch.float32, MODELS[harness.mode()])
+    found: dict[str, Any] = {"device": harness.device_name(), "torch": torch.__version__}
     found["rows"], found["contexts"] = [], []
-    for rows in ROWS:
-        found["rows"].append({"rows": rows, "tokens_per_s": rows * SAID / timed(answer, rows, 128, SAID)})
+    for rows in size.rows:
+        seconds = timed(answer, rows, size.given, size.said)
+        found["rows"].append({"rows": rows, "tokens_per_s": rows * size.said / seconds})
         print(json.dumps(found["rows"][-1]), flush=True)
-    for context in CONTEXTS:
-        if CUDA:
+    for context in size.contexts:
+        if cuda:
             torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated() if CUDA else 0
-        few, many = (timed(answer, 8, context - said, said) for said in (SAID // 4, SAID))
-        row = {"context": context, "ms": 1000 * (many - few) / (SAID - SAID // 4)}
-        if CUDA:
+        before = torch.cuda.memory_allocated() if cuda else 0
+        few, many = (timed(answer, 8, context - said, said) for said in (size.said // 4, size.said))
+        row = {"context": context, "ms": 1000 * (many - few) / (size.said - size.said // 4)}
+        if cuda:
             row["MiB"] = (torch.cuda.max_memory_allocated() - before) / 2**20
         found["contexts"].append(row)
         print(json.dumps(row), flush=True)
@@ -86,6 +105,20 @@ def draw(source: Path, target: Path) -> None:
     figure.savefig(target, dpi=130)
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("work", choices=("measure", "draw"))
+    parser.add_argument("figures", type=Path)
+    parser.add_argument("picture", type=Path, nargs="?", default=Path("generation.png"))
+    asked = parser.parse_args(argv)
+    measure(asked.figures) if asked.work == "measure" else draw(asked.figures, asked.picture)
+
+
+def smoke(folder: Path) -> None:
+    main(["measure", str(folder / "figures.json")])
+    main(["draw", str(folder / "figures.json"), str(folder / "generation.png")])
+    harness.left_out("memory of the contexts")
+
+
 if __name__ == "__main__":
-    verb, *paths = sys.argv[1:]
-    measure(Path(paths[0])) if verb == "measure" else draw(*map(Path, paths))
+    harness.run(main, smoke)

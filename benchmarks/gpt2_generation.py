@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 from clock import Clock, bandwidth
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -22,59 +26,90 @@ from turns import Action, arguments, in_turns, measure
 import regard
 from regard.inputs.text import END_OF_TEXT, Text
 
-CUDA = torch.cuda.is_available()
-DEVICE = "cuda" if CUDA else "cpu"
-GIVEN, SAID, BATCHES = (128, 256, (1, 64)) if CUDA else (64, 64, (1,))
-VOCABULARY, PARAMETERS, DEPTH, WIDTH = 50_257, 124_439_808, 12, 768
+
+@dataclass(frozen=True)
+class Size:
+    """A preset, changes to its fields, prompt tokens, generated tokens, and batch sizes."""
+
+    model: str
+    given: int
+    said: int
+    batches: tuple[int, ...]
+    changes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Any:
+        return regard.build(self.model, device="meta", **self.changes).config
 
 
-def ours(dtype: torch.dtype) -> Action:
+SIZES = {
+    "cuda": Size("gpt2-small", 128, 256, (1, 64)),
+    "cpu": Size("gpt2-small", 64, 64, (1,)),
+    "smoke": Size(
+        "gpt2-mini", 4, 4, (1, 2), {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64, "end": 63}
+    ),
+}
+"""By mode (harness.mode)."""
+
+
+def ours(dtype: torch.dtype, size: Size) -> Action:
     torch.manual_seed(0)
-    model = regard.build("gpt2-small")
+    vocabulary = size.config.vocabulary
+    model = regard.build(size.model, **size.changes)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.05)
         model.body.tokens.table.weight[model.config.end] = 0.0  # never the likeliest: every answer has full length
-    names = {**{f"t{i}": i for i in range(VOCABULARY - 1)}, END_OF_TEXT: VOCABULARY - 1}
+    names = {**{f"t{i}": i for i in range(vocabulary - 1)}, END_OF_TEXT: vocabulary - 1}
     backend = Tokenizer(models.WordLevel(names, unk_token="t0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     model.text = Text(backend)
-    model = model.to(DEVICE, dtype).eval()
+    model = model.to(harness.device(), dtype).eval()
 
-    def answer(batch: int, given: int = GIVEN, said: int = SAID) -> int:
-        texts = [" ".join(f"t{(i * 37 + b) % 50000}" for i in range(given)) for b in range(batch)]
+    def answer(batch: int, given: int = size.given, said: int = size.said) -> int:
+        texts = [" ".join(f"t{(i * 37 + b) % (vocabulary - 1)}" for i in range(given)) for b in range(batch)]
         answers = model.answer(texts, length=said, sample=False)
         return sum(len(answer.extra["ids"]) for answer in answers)
 
-    assert answer(2) == 2 * SAID
+    assert answer(2) == 2 * size.said
     return answer
 
 
-def peer(**more: Any) -> Action:
+def peer_model(size: Size) -> Any:
+    """`transformers`' GPT-2 of that size with random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if CUDA else torch.float32
-    model: Any = GPT2LMHeadModel(GPT2Config(attn_implementation="sdpa")).to(DEVICE, dtype).eval()
+    own = size.config
+    config = GPT2Config(
+        vocab_size=own.vocabulary, n_positions=own.length, n_embd=own.width, n_layer=own.depth, n_head=own.heads,
+        n_inner=own.hidden, bos_token_id=own.end, eos_token_id=own.end, attn_implementation="sdpa",
+    )  # fmt: skip
+    return GPT2LMHeadModel(config)
+
+
+def peer(size: Size, **more: Any) -> Action:
+    device, vocabulary = harness.device(), size.config.vocabulary
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    model = peer_model(size).to(device, dtype).eval()
 
     def generate(batch: int) -> int:
-        x = torch.randint(0, VOCABULARY, (batch, GIVEN), device=DEVICE)
-        model.generate(input_ids=x, attention_mask=torch.ones_like(x), max_new_tokens=SAID, min_new_tokens=SAID,
-                       do_sample=False, pad_token_id=VOCABULARY - 1, eos_token_id=None, **more)  # fmt: skip
-        return batch * SAID
+        x = torch.randint(0, vocabulary, (batch, size.given), device=device)
+        model.generate(input_ids=x, attention_mask=torch.ones_like(x), max_new_tokens=size.said, min_new_tokens=size.said,
+                       do_sample=False, pad_token_id=vocabulary - 1, eos_token_id=None, **more)  # fmt: skip
+        return batch * size.said
 
     return generate
 
 
-def ctranslate2() -> Action:
+def ctranslate2(size: Size) -> Action:
     import ctranslate2 as ct2
     from ctranslate2.specs import common_spec, transformer_spec
-    from transformers import GPT2Config, GPT2LMHeadModel
 
-    torch.manual_seed(0)
-    weights = {name: tensor.detach().numpy() for name, tensor in GPT2LMHeadModel(GPT2Config()).state_dict().items()}
+    own = size.config
+    weights = {name: tensor.detach().numpy() for name, tensor in peer_model(size).state_dict().items()}
     kind = transformer_spec.TransformerDecoderModelSpec
-    spec = kind.from_config(DEPTH, 12, pre_norm=True, activation=common_spec.Activation.GELUTanh)
+    spec = kind.from_config(own.depth, own.heads, pre_norm=True, activation=common_spec.Activation.GELUTanh)
 
     def linear(into: Any, name: str) -> None:
         into.weight, into.bias = weights[f"{name}.weight"].T.copy(), weights[f"{name}.bias"]
@@ -96,8 +131,8 @@ def ctranslate2() -> Action:
         norm(layer.ffn.layer_norm, f"{name}.ln_2")
         linear(layer.ffn.linear_0, f"{name}.mlp.c_fc")
         linear(layer.ffn.linear_1, f"{name}.mlp.c_proj")
-    spec.register_vocabulary([f"t{i}" for i in range(VOCABULARY)])
-    spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = f"t{VOCABULARY - 1}"
+    spec.register_vocabulary([f"t{i}" for i in range(own.vocabulary)])
+    spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = f"t{own.vocabulary - 1}"
     spec.validate()
     spec.optimize(quantization="float32")
     with tempfile.TemporaryDirectory() as folder:
@@ -105,38 +140,52 @@ def ctranslate2() -> Action:
         generator = ct2.Generator(folder, compute_type="float32", intra_threads=torch.get_num_threads())
 
     def generate(batch: int) -> int:
-        texts = [[f"t{(i * 37 + b) % 50000}" for i in range(GIVEN)] for b in range(batch)]
+        texts = [[f"t{(i * 37 + b) % (own.vocabulary - 1)}" for i in range(size.given)] for b in range(batch)]
         found = generator.generate_batch(
-            texts, max_length=SAID, min_length=SAID, beam_size=1, include_prompt_in_result=False, end_token=[]
+            texts, max_length=size.said, min_length=size.said, beam_size=1, include_prompt_in_result=False, end_token=[]
         )
         return sum(len(result.sequences[0]) for result in found)
 
     return generate
 
 
-def limit(batch: int, size: int, speed: float) -> float:
+def limit(batch: int, bytes_each: int, speed: float, size: Size) -> float:
     """Tokens a second if a step only read the weights and, on average, half of what is said and all that was given."""
-    past = batch * DEPTH * 2 * WIDTH * (GIVEN + SAID / 2)
-    return batch * speed / (size * (PARAMETERS + past))
+    model = regard.build(size.model, device="meta", **size.changes)
+    parameters = sum(p.numel() for p in model.parameters())
+    past = batch * model.config.depth * 2 * model.config.width * (size.given + size.said / 2)
+    return batch * speed / (bytes_each * (parameters + past))
 
 
-def main() -> None:
-    asked = arguments()
-    cases: dict[str, Any] = {"regard": lambda: ours(torch.bfloat16)}
-    if CUDA:
-        cases |= {"transformers static": lambda: peer(cache_implementation="static"), "transformers": peer}
-    else:
-        torch.set_num_threads(2)
-        cases |= {"regard float32": lambda: ours(torch.float32), "transformers": peer, "ctranslate2": ctranslate2}
+def main(argv: Sequence[str] | None = None) -> None:
+    asked, size, cuda = arguments(__doc__, argv), SIZES[harness.mode()], harness.device() == "cuda"
+    cases: dict[str, Any] = {"regard": lambda: ours(torch.bfloat16, size)}
+    if not cuda:
+        harness.limit_threads(2)
+        cases |= {"regard float32": lambda: ours(torch.float32, size)}
+    if asked.alone or harness.installed("transformers"):
+        cases |= {"transformers static": lambda: peer(size, cache_implementation="static")} if cuda else {}
+        cases["transformers"] = lambda: peer(size)
+    if not cuda and (asked.alone or harness.installed("ctranslate2")):
+        cases["ctranslate2"] = lambda: ctranslate2(size)
+
+    def alone(name: str) -> dict[str, Any]:
+        return measure(cases[name](), size.batches, asked.repeat)
+
     if asked.alone:
-        print(json.dumps(measure(cases[asked.cases[0]](), BATCHES, asked.repeat)))
+        print(json.dumps(alone(asked.cases[0])))
         return
-    speed = bandwidth(Clock(DEVICE, 5))
-    print(torch.__version__, torch.cuda.get_device_name() if CUDA else "cpu", f"copy {speed / 1e9:,.0f} GB/s")
-    for found in in_turns(__file__, asked.cases or list(cases), asked.rounds, asked.repeat):
-        size = 2 if CUDA or found.name == "regard" else 4
-        print(f"{found}; bytes alone would allow {limit(found.batch, size, speed):,.0f}", flush=True)
+    speed = bandwidth(Clock(harness.device(), 5))
+    print(torch.__version__, harness.device_name(), f"copy {speed / 1e9:,.0f} GB/s")
+    for found in in_turns(__file__, asked.cases or list(cases), asked.rounds, asked.repeat, alone):
+        bytes_each = 2 if cuda or found.name == "regard" else 4
+        print(f"{found}; bytes alone would allow {limit(found.batch, bytes_each, speed, size):,.0f}", flush=True)
+
+
+def smoke(folder: Path) -> None:
+    main(["--repeat", "1", "--rounds", "1"])
+    harness.left_out("transformers static")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

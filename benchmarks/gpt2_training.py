@@ -4,18 +4,22 @@
 
 Cases: ceiling, transformers, nanogpt, graph, compiled. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1,
 fused AdamW, random weights, the published vocabulary of 50,257 (nanoGPT: padded to 50,304, as it does). nanoGPT's
-`model.py` is a file that you bring; without it that case is left out. On the GPU only.
+`model.py` is a file that you bring; without it that case is left out. On a CPU: gpt2-mini (6 layers x 256, 8,000 tokens)
+on rows of 256, nothing compiled: the cases ceiling, transformers and plain.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
-from clock import Clock, ceiling, report
+from clock import Clock, Step, ceiling, report
 
 from regard import build
 from regard.data.store import Rows
@@ -26,86 +30,132 @@ from regard.learn.settings import Train
 from regard.learn.world import World
 from regard.tasks.task import Encoded, Terms
 
-LENGTH, VOCABULARY, DEPTH, WIDTH, PARAMETERS = 1024, 50_257, 12, 768, 124_439_808
+
+@dataclass(frozen=True)
+class Size:
+    """A preset, changes to its fields, and a batch."""
+
+    model: str
+    rows: int
+    length: int
+    changes: dict[str, int] = field(default_factory=dict)
+
+    def build(self, **more: Any) -> Any:
+        return build(self.model, length=self.length, **self.changes, **more)
+
+    @property
+    def config(self) -> Any:
+        return self.build(device="meta").config
 
 
-def work() -> float:
+SIZES = {
+    "cuda": Size("gpt2-small", 32, 1024),
+    "cpu": Size("gpt2-mini", 4, 256),
+    "smoke": Size("gpt2-mini", 2, 16, {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64, "end": 63}),
+}
+"""By mode (harness.mode)."""
+
+
+def work(size: Size) -> float:
     """Operations of a token: 6 N for the weights, 12 · depth · width · length for attention (all of it, as papers count)."""
-    return 6.0 * PARAMETERS + 12.0 * DEPTH * WIDTH * LENGTH
+    parameters = sum(p.numel() for p in size.build(device="meta").parameters())
+    return 6.0 * parameters + 12.0 * size.config.depth * size.config.width * size.length
 
 
-def peer(clock: Clock, model: Any, loss_of: Any, rows: int) -> dict[str, float]:
-    model = model.to(clock.device).train()
+def peer(device: str, model: Any, loss_of: Any, size: Size) -> Step:
+    """A training step of another library, ready to be repeated; compiled on CUDA."""
+    model = model.to(device).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    called = torch.compile(model)
-    x = torch.randint(0, VOCABULARY, (rows, LENGTH), device=clock.device)
+    called = torch.compile(model) if device == "cuda" else model
+    x = torch.randint(0, size.config.vocabulary, (size.rows, size.length), device=device)
 
-    def step() -> None:
-        with torch.autocast(clock.device, torch.bfloat16):
+    def step() -> float:
+        with torch.autocast(device, torch.bfloat16):
             loss = loss_of(called, x)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
+        return x.numel()
 
-    return {"tokens": rows * LENGTH, "seconds": clock.row(step)}
+    return step
 
 
-def transformers(clock: Clock, rows: int) -> dict[str, float]:
+def transformers(device: str, size: Size) -> Step:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="sdpa")
-    return peer(clock, GPT2LMHeadModel(config), lambda f, x: f(input_ids=x, labels=x, use_cache=False).loss, rows)
+    own = size.config
+    config = GPT2Config(
+        vocab_size=own.vocabulary, n_positions=size.length, n_embd=own.width, n_layer=own.depth, n_head=own.heads,
+        n_inner=own.hidden, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="sdpa", bos_token_id=own.end,
+        eos_token_id=own.end,
+    )  # fmt: skip
+    return peer(device, GPT2LMHeadModel(config), lambda f, x: f(input_ids=x, labels=x, use_cache=False).loss, size)
 
 
-def nanogpt(clock: Clock, rows: int, path: str) -> dict[str, float]:
+def nanogpt(device: str, size: Size, path: str) -> Step:
     spec = importlib.util.spec_from_file_location("nanogpt_model", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return peer(clock, module.GPT(module.GPTConfig()), lambda f, x: f(x, x)[1], rows)
+    return peer(device, module.GPT(module.GPTConfig()), lambda f, x: f(x, x)[1], size)
 
 
-def ours(clock: Clock, way: Way, rows: int) -> dict[str, float]:
-    """The loop of `regard train` on windows of one long document."""
-    draw = np.random.default_rng(0)
-    values = draw.integers(0, VOCABULARY, 200 * rows * LENGTH, dtype=np.int32)
+def ours(device: str, way: Way, size: Size, batches: int = 200) -> Step:
+    """A step of the loop of `regard train` on windows of one long document, as long as so many batches."""
+    draw, vocabulary = np.random.default_rng(0), size.config.vocabulary
+    values = draw.integers(0, vocabulary, batches * size.rows * size.length, dtype=np.int32)
     sides = {"text": Rows(values, np.array([0, len(values)])), "joint": Rows(np.array([2]), np.array([0, 1]))}
     encoded = Encoded([], sides, [])
-    model = build("gpt2-small", dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0).to(clock.device)
-    settings = Train(steps=10**6, tokens=rows * LENGTH, smoothing=0.0, clip=1.0, precision="bfloat16")
+    model = size.build(dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0).to(device)
+    settings = Train(steps=10**6, tokens=size.rows * size.length, smoothing=0.0, clip=1.0, precision="bfloat16")
     plan = model.task.plan(encoded, model.config, settings.tokens, 1, False)
-    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(clock.device), World(), plan.steady)
+    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(device), World(), plan.steady)
     compute.choose(way)
     compute.say = print
 
     def grain(number: int) -> Any:
-        return model.task.collate(encoded, plan.grain(number)[1], model.config, plan.shape).pin_memory()
+        batch = model.task.collate(encoded, plan.grain(number)[1], model.config, plan.shape)
+        return batch.pin_memory() if device == "cuda" else batch
 
     grains = map(grain, numbers(0, settings, World()))
     steps = loop(model, compute, grains, make_optimiser(model, settings), settings)
-    return {"tokens": rows * LENGTH, "seconds": clock.row(lambda: next(steps))}
+
+    def step() -> float:
+        next(steps)
+        return size.rows * size.length
+
+    return step
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    size, device = SIZES[harness.mode()], harness.device()
+    parser = harness.parser(__doc__)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--rows", type=int, default=size.rows)
     parser.add_argument("--nanogpt", default="")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("high")
-    clock = Clock("cuda", asked.steps)
-    cases: dict[str, Any] = {
-        "ceiling": lambda: ceiling(clock),
-        "transformers": lambda: transformers(clock, asked.rows),
-        "nanogpt": lambda: nanogpt(clock, asked.rows, asked.nanogpt),
-        "graph": lambda: ours(clock, "graph", asked.rows),
-        "compiled": lambda: ours(clock, "compiled", asked.rows),
+    clock, size = Clock(device, asked.steps), replace(size, rows=asked.rows)
+    steps: dict[str, Any] = {
+        "transformers": lambda: transformers(device, size),
+        "nanogpt": lambda: nanogpt(device, size, asked.nanogpt),
+        **{way: lambda way=way: ours(device, way, size) for way in ("graph", "compiled", "plain")},
     }
-    print(torch.__version__, torch.cuda.get_device_name(), f"{work() / 1e6:.0f} MFLOP a token")
-    report(cases, asked.cases or [case for case in cases if case != "nanogpt" or asked.nanogpt], work())
+    cases = {name: lambda make=make: clock.pace(make()) for name, make in steps.items()}
+    cases["ceiling"] = lambda: ceiling(clock)
+    own = ("graph", "compiled") if device == "cuda" else ("plain",)
+    peers = [*(["transformers"] if harness.installed("transformers") else []), *(["nanogpt"] if asked.nanogpt else [])]
+    print(torch.__version__, harness.device_name(), f"{work(size) / 1e6:.2f} MFLOP a token")
+    report(cases, asked.cases or ["ceiling", *peers, *own], work(size))
+
+
+def smoke(folder: Path) -> None:
+    main(["--steps", "2"])
+    harness.left_out("graph, compiled")
+    harness.left_out("nanogpt", "needs its model.py")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -9,28 +9,32 @@ the validation part. Leaves run/ and probe.png, drawn.png and completions.png in
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import fashion
+import harness
+import synthetic
 
 import regard
 from regard.runs.evaluating import evaluate
 from regard.runs.info import info
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", default="imagegpt-mini")
     parser.add_argument("--set", nargs="*", default=[])
     parser.add_argument("--most", type=int, default=20_000, help="Pictures that the probes learn from.")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     run, begun = asked.out / "run", time.perf_counter()
     train, valid, test = (str(asked.data / f"{part}.parquet") for part in ("train", "valid", "test"))
-    regard.train(
+    harness.train(
         "draw",
         [train],
         out=run,
@@ -49,5 +53,12 @@ def main() -> None:
             shutil.copy(run / name, asked.out / name)
 
 
+def smoke(folder: Path) -> None:
+    data = folder / "data"
+    fashion.tables(synthetic.fashion(folder / "source"), data)
+    tiny = ("model.size=8", *harness.TINY["encoder"], "train.images=8")
+    main([str(data), str(folder / "out"), "--most", "16", "--set", *tiny, *harness.SHORT])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -11,14 +11,16 @@ windows that do not overlap, of the best checkpoint. `--seeds 1 2 3`, `--set tra
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import regard
+import harness
+import synthetic
+
 from regard.runs.evaluating import evaluate
 
 CASES: dict[str, dict[str, Any]] = {
@@ -51,21 +53,21 @@ def parts(case: str, folder: Path, out: Path) -> dict[str, Path]:
     return paths
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--set", nargs="*", default=[])
     parser.add_argument("--test", action="store_true", help="read the test file, once, when all is chosen")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     found = parts(asked.case, asked.data, asked.out / "data")
     losses = []
     for seed in asked.seeds:
         case, run = CASES[asked.case], asked.out / f"{asked.case}-{seed}"
         settings = [*case["settings"], f"train.seed={seed}", *asked.set]
-        regard.train(
+        harness.train(
             "language", str(found["train"]), valid=str(found["valid"]), model=case["model"], out=run, settings=settings
         )
         facts = json.loads((run / "regard.json").read_text())
@@ -78,5 +80,13 @@ def main() -> None:
     print(f"validation loss {statistics.mean(losses):.4f} ± {spread:.4f} of {len(losses)}")
 
 
+def smoke(folder: Path) -> None:
+    short = [*harness.SHORT, *harness.TINY["encoder"], "model.length=64", "train.tokens=128"]
+    data = {"shakespeare-cpu": synthetic.shakespeare(folder), "wikitext": synthetic.wikitext(folder)}
+    for case, more in (("shakespeare-cpu", []), ("wikitext", ["data.vocabulary=300"])):
+        test = ["--test"] if case == "wikitext" else []
+        main([case, str(data[case]), str(folder / case), *test, "--set", *short, *more])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

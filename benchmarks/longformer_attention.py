@@ -9,16 +9,18 @@ process of its own. Ways for CUDA only are left out elsewhere.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 from clock import Clock
 from torch import Tensor
@@ -28,9 +30,19 @@ from regard.nn.bands import Band
 from regard.nn.reaching import Reaching
 from regard.nn.rules import Global, Window
 
-CUDA = torch.cuda.is_available()
-WIDTH, HEADS, WINDOW = 768, 12, 512
-WAYS = ("blocked", "flash", "transformers") if CUDA else ("blocked", "transformers")
+
+@dataclass(frozen=True)
+class Size:
+    width: int
+    heads: int
+    window: int
+
+
+BASE, TINY = Size(768, 12, 512), Size(16, 2, 8)
+
+
+def size() -> Size:
+    return TINY if harness.is_smoke() else BASE
 
 
 class Asked(Reaching):
@@ -38,17 +50,17 @@ class Asked(Reaching):
 
     way: Any = None
 
-    def near(self, x: Tensor, band: Band, seen: Any) -> Tensor:
+    def near(self, x: Tensor, band: Band, seen: Any, inside: Any = None) -> Tensor:
         q, k, v = self.project(x)
         return banded.near(q, k, v, band, self.score.factor(q.shape[-1]), way=self.way)
 
 
 def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:
-    module = Asked(WIDTH, HEADS)
+    module, reach = Asked(size().width, size().heads), size().window // 2
     module.way = way
-    marks = torch.zeros(1, length, dtype=torch.bool, device="cuda" if CUDA else "cpu")
+    marks = torch.zeros(1, length, dtype=torch.bool, device=harness.device())
     marks[:, 0] = True
-    rule = Window(WINDOW // 2, WINDOW // 2) | Global(marks, most=1)
+    rule = Window(reach, reach) | Global(marks, most=1)
     return module, lambda module, x: module(x, rule=rule)
 
 
@@ -56,13 +68,14 @@ def theirs(length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
+    width = size().width
     config = LongformerConfig(
-        hidden_size=WIDTH, num_attention_heads=HEADS, attention_window=[WINDOW], num_hidden_layers=1,
+        hidden_size=width, num_attention_heads=size().heads, attention_window=[size().window], num_hidden_layers=1,
         attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     module = torch.nn.Module()
-    module.attend, module.out = LongformerSelfAttention(config, 0), torch.nn.Linear(WIDTH, WIDTH)
-    told = torch.zeros(1, length, device="cuda" if CUDA else "cpu")
+    module.attend, module.out = LongformerSelfAttention(config, 0), torch.nn.Linear(width, width)
+    told = torch.zeros(1, length, device=harness.device())
     told[:, 0] = 10_000
 
     def run(module: Any, x: Tensor) -> Tensor:
@@ -73,18 +86,18 @@ def theirs(length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor
 
 def peak() -> float:
     """GiB: of tensors on a GPU, of the process elsewhere."""
-    if CUDA:
+    if harness.device() == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def measure(way: str, length: int, dtype: torch.dtype, steps: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    device = "cuda" if CUDA else "cpu"
+    device, width = harness.device(), size().width
     module, run = theirs(length) if way == "transformers" else ours(way, length)
     module.to(device, dtype).train()
-    x = torch.randn(1, length, WIDTH, device=device, dtype=dtype, requires_grad=True)
-    told = torch.randn(1, length, WIDTH, device=device, dtype=dtype)
+    x = torch.randn(1, length, width, device=device, dtype=dtype, requires_grad=True)
+    told = torch.randn(1, length, width, device=device, dtype=dtype)
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
     x.grad = torch.zeros_like(x)
@@ -92,13 +105,13 @@ def measure(way: str, length: int, dtype: torch.dtype, steps: int) -> dict[str, 
     def step() -> None:
         run(module, x).backward(told)
 
-    if CUDA:
+    if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     gc.collect()
     before, begun = peak(), time.perf_counter()
     step()
     first = time.perf_counter() - begun
-    if CUDA:  # what compiling took is not what a step takes
+    if device == "cuda":  # what compiling took is not what a step takes
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**30
@@ -109,18 +122,21 @@ def measure(way: str, length: int, dtype: torch.dtype, steps: int) -> dict[str, 
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("ways", nargs="*", default=list(WAYS))
+def main(argv: Sequence[str] | None = None) -> None:
+    cuda = harness.device() == "cuda"
+    parser = harness.parser(__doc__)
+    parser.add_argument("ways", nargs="*")
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 65_536])
-    parser.add_argument("--dtype", nargs="+", default=["bfloat16"] if CUDA else ["float32", "bfloat16"])
-    parser.add_argument("--steps", type=int, default=10 if CUDA else 3)
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16"] if cuda else ["float32", "bfloat16"])
+    parser.add_argument("--steps", type=int, default=10 if cuda else 3)
     parser.add_argument("--alone", action="store_true", help="in this process")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
+    own = ["blocked", *(["flash"] if cuda else [])]
+    given.ways = given.ways or [*own, *(["transformers"] if harness.installed("transformers") else [])]
     for dtype in given.dtype:
         for length in given.lengths:
             for way in given.ways:
-                if given.alone:
+                if given.alone or harness.is_smoke():
                     found = json.dumps(measure(way, length, getattr(torch, dtype), given.steps))
                 else:
                     words = [sys.executable, __file__, way, "--lengths", str(length), "--dtype", dtype, "--alone"]
@@ -132,5 +148,10 @@ def main() -> None:
                 print(found, flush=True)
 
 
+def smoke(folder: Path) -> None:
+    main(["--lengths", "32", "--steps", "1"])
+    harness.left_out("flash")
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -17,13 +17,14 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import by_length
+import harness
 import torch
-from clock import Clock
+from clock import Clock, Step
 from torch import Tensor
 
 from regard import build
@@ -31,18 +32,21 @@ from regard.learn.compute import keep_freed_memory
 from regard.nn.graphs import record
 from regard.waists import Batch
 
-CUDA = torch.cuda.is_available()
-DEVICE = "cuda" if CUDA else "cpu"
-WAYS = ("plain", "graph", "compiled", "transformers") if CUDA else ("plain", "transformers")
-
 NAMES = {"plain": "regard", "graph": "regard", "compiled": "regard, compiled"}
 """In a figure."""
+TINY = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64, "windows": (8,)}
+"""Changes to the fields of the model in the smoke mode."""
+
+
+def made(name: str, **more: Any) -> Any:
+    return build(name, **(TINY if harness.is_smoke() else {}), **more)
 
 
 def ours(name: str, length: int, compiled: bool) -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:
-    model = build(name, task="embed", length=length, dropout=0.0, attention_dropout=0.0).to(DEVICE).train()
+    device = harness.device()
+    model = made(name, task="embed", length=length, dropout=0.0, attention_dropout=0.0).to(device).train()
     body: Any = torch.compile(model.body) if compiled else model.body
-    marked = torch.zeros(1, length, dtype=torch.bool, device=DEVICE)
+    marked = torch.zeros(1, length, dtype=torch.bool, device=device)
     marked[:, 0] = True
     return model, lambda x: body(Batch(x, marked=marked, most_marked=1)).sequence
 
@@ -51,7 +55,7 @@ def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], 
     """The first token is global by itself there only where it is said so."""
     from transformers import LongformerConfig, LongformerModel
 
-    config = build(name, device="meta").config
+    config, device = made(name, device="meta").config, harness.device()
     model = LongformerModel(
         LongformerConfig(
             vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.depth,
@@ -60,55 +64,72 @@ def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], 
             hidden_dropout_prob=0.0, pad_token_id=1, type_vocab_size=1,
         )
     )  # fmt: skip
-    marked = torch.zeros(1, length, dtype=torch.long, device=DEVICE)
+    marked = torch.zeros(1, length, dtype=torch.long, device=device)
     marked[:, 0] = 1
-    model = model.to(DEVICE).train()
+    model = model.to(device).train()
     return model, lambda x: model(input_ids=x, global_attention_mask=marked).last_hidden_state
 
 
-def measure(way: str, name: str, length: int, steps: int) -> dict[str, Any]:
+def prepare(way: str, name: str, length: int) -> Step:
+    """Forward and backward of one row, ready to be repeated."""
+    device = harness.device()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    if way != "transformers" and not CUDA:
-        keep_freed_memory()
     model, read = theirs(name, length) if way == "transformers" else ours(name, length, way == "compiled")
-    vocabulary = build(name, device="meta").config.vocabulary
-    x = torch.randint(5, vocabulary, (1, length), device=DEVICE)
+    x = torch.randint(5, made(name, device="meta").config.vocabulary, (1, length), device=device)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=CUDA):
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = read(x).float().pow(2).mean()
         loss.backward()
 
-    repeated = step if way in ("plain", "transformers") else record(step, torch.device(DEVICE))[0].replay
-    seconds = Clock(DEVICE, steps).median(repeated, warm=3 if CUDA else 1)
-    most = torch.cuda.max_memory_allocated() if CUDA else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    repeated = step if way in ("plain", "transformers") else record(step, torch.device(device))[0].replay
+
+    def counted(kept: Any = (model, x)) -> float:  # a recording does not hold what it reads
+        repeated()
+        return length
+
+    return counted
+
+
+def measure(way: str, name: str, length: int, steps: int) -> dict[str, Any]:
+    cuda = harness.device() == "cuda"
+    if way != "transformers" and not cuda:
+        keep_freed_memory()
+    step = prepare(way, name, length)
+    seconds = Clock(harness.device(), steps).median(step, warm=3 if cuda else 1)
+    most = torch.cuda.max_memory_allocated() if cuda else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = {"way": way, "length": length, "ms": round(1000 * seconds, 1), "tokens_per_s": round(length / seconds)}
     return {**found, "GiB": round(most / 2**30, 2)}
 
 
 def apart(way: str, given: argparse.Namespace, length: int) -> dict[str, Any]:
-    """In a process of its own."""
+    """In a process of its own, except in the smoke mode."""
+    if harness.is_smoke():
+        return measure(way, given.model, length, given.steps)
     words = [sys.executable, __file__, way, "--lengths", str(length), "--model", given.model, "--alone"]
     done = subprocess.run([*words, "--steps", str(given.steps)], capture_output=True, text=True)
     last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
     return json.loads(last[0]) if done.returncode == 0 else {"way": way, "length": length, "failed": last}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("ways", nargs="*", default=list(WAYS))
+def main(argv: Sequence[str] | None = None) -> None:
+    cuda = harness.device() == "cuda"
+    ways = ["plain", *(["graph", "compiled"] if cuda else [])]
+    parser = harness.parser(__doc__)
+    parser.add_argument("ways", nargs="*")
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 65_536])
     parser.add_argument("--model", default="longformer-base")
-    parser.add_argument("--steps", type=int, default=5 if CUDA else 2)
+    parser.add_argument("--steps", type=int, default=5 if cuda else 2)
     parser.add_argument("--draw", type=Path)
     parser.add_argument("--alone", action="store_true", help="in this process")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     if given.alone:
         print(json.dumps(measure(given.ways[0], given.model, given.lengths[0], given.steps)))
         return
-    print(torch.__version__, torch.cuda.get_device_name() if CUDA else "CPU", flush=True)
+    print(torch.__version__, harness.device_name(), flush=True)
+    given.ways = given.ways or [*ways, *(["transformers"] if harness.installed("transformers") else [])]
     rows: list[dict[str, Any]] = []
     for length in given.lengths:
         found = {way: apart(way, given, length) for way in given.ways}
@@ -120,10 +141,15 @@ def main() -> None:
                 pace, memory = row["tokens_per_s"] / right["tokens_per_s"], row["GiB"] / right["GiB"]
                 print(f"{way} at {length:,}: {pace:.2f} x the tokens a second, {memory:.2f} x the memory", flush=True)
     if given.draw:
-        where = torch.cuda.get_device_name() if CUDA else "two CPU cores"
+        where = torch.cuda.get_device_name() if cuda else "two CPU cores"
         title = f"{given.model}, forward and backward: {where}"
         by_length.draw(rows, {"ms": "time, ms", "GiB": "memory at most, GiB"}, title, given.draw)
 
 
+def smoke(folder: Path) -> None:
+    main(["--lengths", "16", "32", "--model", "longformer-mini", "--steps", "1", "--draw", str(folder / "lengths.png")])
+    harness.left_out("graph, compiled")
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -13,13 +13,15 @@ without any cell cannot be written, and are told: one of the test part has none,
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
+import synthetic
 from numpy.typing import NDArray
 
 CLASSES = (
@@ -119,8 +121,8 @@ def prepare(source: Path, out: Path, wanted: Wanted | None = None) -> dict[str, 
     return counts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("prepare",))
     parser.add_argument("source", type=Path)
     parser.add_argument("data", type=Path)
@@ -129,11 +131,30 @@ def main() -> None:
     parser.add_argument("--normals", action="store_true")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="one of so many is validated on")
     parser.add_argument("--all", action="store_true", help="what is held out is trained on too")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     wanted = Wanted(asked.surface, asked.points, asked.normals, asked.held_out, asked.all)
     for part, many in prepare(asked.source, asked.data, wanted).items():
         print(f"{part}: {many:,} shapes")
 
 
+def smoke(folder: Path) -> None:
+    source = str(synthetic.voxels(folder / "voxels.npz"))
+    main(["prepare", source, str(folder / "cells")])
+    main(
+        [
+            "prepare",
+            source,
+            str(folder / "points"),
+            "--surface",
+            "--points",
+            "64",
+            "--normals",
+            "--held-out",
+            "2",
+            "--all",
+        ]
+    )
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

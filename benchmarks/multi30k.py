@@ -8,24 +8,26 @@ with 40 BLEU (greedy, all 1,014 sentences; that includes reading, the tokenizer 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-import regard
+import harness
+import synthetic
+
 from regard.runs.evaluating import evaluate, write_answers
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--kind", choices=("tok", "raw"), default="tok")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     ending = ".lc.norm.tok" if asked.kind == "tok" else ""
 
     def files(name: str) -> str:
@@ -34,7 +36,7 @@ def main() -> None:
     found = []
     for seed in asked.seeds:
         run, begun = asked.out / f"{asked.kind}-{seed}", time.perf_counter()
-        regard.train(
+        harness.train(
             "translate", files("train"), valid=files("val"), model="transformer-tiny", out=run,
             settings=[f"data.tokenized={'true' if ending else 'false'}", "data.score=1014", "decode.beam=5", "train.every=500",
                       f"train.seed={seed}", *asked.set],
@@ -56,5 +58,12 @@ def main() -> None:
     print(f"mean test BLEU {statistics.mean(tests):.2f} ± {spread:.2f} of {len(tests)}")
 
 
+def smoke(folder: Path) -> None:
+    parts = ("train", "val", "test_2016_flickr")
+    synthetic.parallel(folder / "data/tok", tuple(f"{part}.lc.norm.tok" for part in parts))
+    short = [*harness.SHORT, *harness.TINY["transformer"], "train.tokens=256", "data.vocabulary=300", "decode.beam=1"]
+    main([str(folder / "data"), str(folder / "out"), "--seeds", "1", "--set", *short, "decode.longer=4"])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -10,11 +10,12 @@ not parameters, which are 4 · 768² + 4 · 768 however long the row is.
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 from clock import Clock
 
@@ -58,13 +59,13 @@ def measured(attention: torch.nn.Module, length: int, clock: Clock, rule: Any) -
     return {"ms": round(1000 * seconds / count, 4)} | ({"MiB": round(used, 2)} if cuda else {})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("--device", default=harness.device())
     parser.add_argument("--most", type=int, default=3 * SIDE**2)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--figure", type=Path)
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     clock, found = Clock(asked.device, asked.steps), []
     room = torch.cuda.get_device_properties(0).total_memory if asked.device == "cuda" else 6 * 2**30
     ours, plain = (kind(WIDTH, HEADS).to(asked.device, torch.bfloat16) for kind in (Attention, Plain))
@@ -109,5 +110,10 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     shown.savefig(path, dpi=130)
 
 
+def smoke(folder: Path) -> None:
+    main(["--most", "50", "--steps", "1", "--figure", str(folder / "patches.png")])
+    harness.left_out("memory of a picture")
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -18,11 +18,12 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 from clock import Clock
 from torch import Tensor, nn
@@ -96,7 +97,8 @@ def gridded(x: Tensor) -> tuple[Tensor, Tensor]:
 def work(case: str, count: int, device: str) -> tuple[Callable[[], Any], dict[str, Any]]:
     torch.manual_seed(0)
     x, labels = room(count), torch.randint(0, CLASSES, (count,)).to(device)
-    config = PRESETS["point-base"].config.__class__(inputs=3, order="sorted")
+    tiny = {"widths": (8, 16), "blocks": (1, 1), "rates": (1, 4), "neighbours": (4, 4)} if harness.is_smoke() else {}
+    config = PRESETS["point-base"].config.__class__(inputs=3, order="sorted", **tiny)
     low = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
     if case == "search":
         rows, offsets = x.to(device), Offsets(torch.tensor([0, count], device=device), count)
@@ -111,7 +113,7 @@ def work(case: str, count: int, device: str) -> tuple[Callable[[], Any], dict[st
         parts = [*body.parameters(), *head.parameters()]
         facts: dict[str, Any] = {}
     else:
-        net = Voxels(4).to(device)
+        net = (Voxels(4, (4, 8)) if harness.is_smoke() else Voxels(4)).to(device)
         grid, at = (part.to(device) for part in gridded(x))
 
         def said() -> Tensor:
@@ -183,7 +185,7 @@ def alone(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def tried(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]:
-    if asked.device != "cuda":
+    if asked.device != "cuda" and not harness.is_smoke():
         return alone(case, count, asked)
     try:
         return measured(case, count, asked)
@@ -216,9 +218,9 @@ def draw(found: dict[str, Any], picture: Path) -> None:
     shown.savefig(picture, dpi=130)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("--device", default=harness.device())
     parser.add_argument("--points", type=int, nargs="+", default=SIZES)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--steps", type=int, default=3)
@@ -228,7 +230,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--draw", type=Path)
     parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     if asked.threads:
         torch.set_num_threads(asked.threads)
     if asked.one:
@@ -248,5 +250,11 @@ def main() -> None:
         draw(known, asked.draw)
 
 
+def smoke(folder: Path) -> None:
+    out, picture = folder / "points.json", folder / "points.png"
+    main(["--points", "64", "128", "--steps", "1", "--out", str(out), "--draw", str(picture)])
+    harness.left_out("recorded_ms")
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

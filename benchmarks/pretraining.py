@@ -17,11 +17,13 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import regard
+import harness
+import synthetic
+
 from regard.runs.evaluating import evaluate
 
 TITLE = re.compile(r" = [^=].* = \n?")
@@ -29,6 +31,7 @@ TITLE = re.compile(r" = [^=].* = \n?")
 
 SETTINGS = ["data.detokenise=wikitext", "train.tokens=16384", "train.every=500"]
 TUNING = ["train.passes=3", "data.longest=128", "data.score=100000"]
+SHORT_TUNING = ["train.passes=1", "train.tokens=256", "data.longest=32", "data.score=4"]
 
 
 def unpacked(path: Path) -> str:
@@ -62,7 +65,7 @@ def prepare(data: Path, out: Path) -> dict[str, str]:
 
 def pretrain(files: dict[str, str], run: Path, settings: list[str], device: str) -> None:
     begun = time.perf_counter()
-    regard.train(
+    harness.train(
         "mask", files["wiki.train"], valid=files["wiki.valid"], model="bert-mini", out=run, device=device,
         settings=[*SETTINGS, *settings],
     )  # fmt: skip
@@ -78,9 +81,10 @@ def tune(
     files: dict[str, str], start: str, pretrained: Path, run: Path, rate: float, seed: int, device: str
 ) -> dict[str, Any]:
     learnt = start == "pre-trained"
-    settings = [*TUNING, f"train.rate={rate}", f"train.seed={seed}"]
+    settings = [*(SHORT_TUNING if harness.is_smoke() else TUNING), f"train.rate={rate}", f"train.seed={seed}"]
     settings += [] if learnt else [f"data.tokenizer={pretrained}"]
-    regard.train(
+    settings += harness.TINY["encoder"] if harness.is_smoke() and not learnt else ()
+    harness.train(
         "classify", files["sst.train"], valid=files["sst.valid"], model=str(pretrained) if learnt else "bert-mini",
         out=run, settings=settings, device=device,
     )  # fmt: skip
@@ -115,15 +119,15 @@ def compare(files: dict[str, str], pretrained: Path, out: Path, asked: argparse.
     print(f"pre-training is worth {means['pre-trained'] - means['random']:+.2f} points")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
     parser.add_argument("--set", nargs="*", default=[], help="settings of the pre-training")
     parser.add_argument("--device", default="auto")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     files = prepare(asked.data, asked.out / "data")
     run = asked.out / "pretrained"
     if not (run / "README.md").exists():
@@ -131,5 +135,13 @@ def main() -> None:
     compare(files, run, asked.out, asked)
 
 
+def smoke(folder: Path) -> None:
+    synthetic.wikitext(folder / "data/wikitext-2")
+    synthetic.sst2(folder / "data/sst2")
+    short = [*harness.SHORT, *harness.TINY["encoder"], "model.length=32", "train.tokens=128", "data.vocabulary=300"]
+    rates = ["--seeds", "1", "--rates", "1e-3"]
+    main([str(folder / "data"), str(folder / "out"), *rates, "--device", "cpu", "--set", *short])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

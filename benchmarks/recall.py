@@ -19,17 +19,17 @@ torch's LSTM is recorded step by step; time is of the device.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from side_by_side import side_by_side
+import harness
+from side_by_side import parameters, side_by_side
 
 NAMES = (
     "john", "mary", "peter", "anna", "paul", "clara", "felix", "laura", "simon", "julia", "martin", "helen", "oscar", "rosa",
@@ -170,11 +170,9 @@ def train(names: list[str], out: Path, width: int, together: int, more: list[str
 
 
 def summed(run: Path) -> dict[str, Any]:
-    import regard
-
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     best = max(row["exact"] for row in rows if row["kind"] == "valid")
-    return {"valid": best, "parameters": sum(p.numel() for p in regard.load(run).parameters())}
+    return {"valid": best, "parameters": parameters(run)}
 
 
 def test(names: list[str], out: Path) -> None:
@@ -318,8 +316,8 @@ def read(out: Path, name: str, key: str) -> list[tuple[int, float]]:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("data", "train", "test", "measure", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
@@ -332,7 +330,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="measure: where time is taken")
     parser.add_argument("--count", type=int, default=16, help="measure: texts of which gradients are taken")
     parser.add_argument("--batch", type=int, default=32, help="measure: rows of which time is taken")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     names = [name for name in SYSTEMS if not asked.names or name in asked.names]
     there = [name for name in names if (asked.out / name / "regard.json").exists()]
     if asked.work == "data":
@@ -347,5 +345,15 @@ def main() -> None:
         figure(asked.out)
 
 
+def smoke(folder: Path) -> None:
+    out, names = str(folder), ("lstm", "transformer")
+    main(["data", out, "--most", "24", "--rows", "400"])
+    short = [*harness.SHORT, "train.tokens=1024", "decode.longer=2"]
+    main(["train", out, *names, "--width", "16", "--set", *short])
+    main(["test", out, *names])
+    main(["measure", out, *names, "--count", "1", "--batch", "2"])
+    main(["figure", out])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -11,7 +11,6 @@ and what an even look would give; of the mean of all heads, and of the one head 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from side_by_side import side_by_side
+import harness
+from side_by_side import parameters, side_by_side
 
 from regard.data import scenes
 
@@ -42,6 +42,8 @@ TESTS = {
 }
 LOOKS = 500
 """Test scenes whose attention is scored."""
+FEW = {"train": (10, 10, 0, 0, 0)}
+"""Scenes of one, two and three objects in the smoke mode; other parts have two of two objects and one of three."""
 CHOICES = 100
 """Validation scenes that the best head is chosen by."""
 
@@ -50,10 +52,8 @@ Which = tuple[int | None, int | None]
 
 
 def summed(run: Path) -> dict[str, Any]:
-    from regard.runs.info import info
-
     kept = json.loads((run / "regard.json").read_text())
-    return {"parameters": info(str(run)).parameters, "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
+    return {"parameters": parameters(run), "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
 
 
 def test(name: str, places: dict[str, Path], out: Path) -> None:
@@ -150,17 +150,22 @@ def figure(out: Path, picture: Path) -> None:
     shown.savefig(picture, dpi=130)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", default=list(MODELS))
     parser.add_argument("--together", type=int, default=2)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     if asked.figure:
         return figure(asked.out, asked.figure)
-    places = scenes.write(asked.out / "scenes", SIDE)
+    few = (
+        scenes.parts(sizes={name: FEW.get(name, (0, 2, 1, 0, 0)) for name in scenes.PARTS})
+        if harness.is_smoke()
+        else None
+    )
+    places = scenes.write(asked.out / "scenes", SIDE, few)
     files = ["--data", str(places["train"]), "--valid", str(places["valid"])]
     trainings = {
         name: ["caption", "--model", MODELS[name], *files, "--set", *ALIKE, *asked.set] for name in asked.names
@@ -170,5 +175,19 @@ def main() -> None:
         test(name, places, asked.out)
 
 
+def smoke(folder: Path) -> None:
+    short = [
+        *harness.ONCE,
+        "train.images=20",
+        "data.vocabulary=300",
+        "decode.length=4",
+        f"model.size={SIDE // 2}",
+        "model.length=64",
+    ]
+    out = str(folder / "out")
+    main([out, "attend", "--set", *short])
+    main([out, "--figure", str(folder / "scenes.png")])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -10,14 +10,16 @@ and the test part is another sequence. All sides learn alike: same rate, passes,
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
-from side_by_side import side_by_side
+import synthetic
+from side_by_side import parameters, side_by_side
 
 ALIKE = ("train.images=16", "train.rate=5e-4", "train.decay=0.05", "train.warmup=0.1", "train.schedule=cosine",
          "data.crop=0.4", "data.flip=true", "data.colour=0.3")  # fmt: skip
@@ -45,10 +47,8 @@ def held_out(data: Path, out: Path) -> list[str]:
 
 
 def summed(run: Path) -> dict[str, Any]:
-    from regard.runs.info import info
-
     kept = json.loads((run / "regard.json").read_text())
-    return {"parameters": info(str(run)).parameters, "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
+    return {"parameters": parameters(run), "valid": {k: v for k, v in kept["best"].items() if k != "kind"}}
 
 
 def test(name: str, data: Path, out: Path) -> None:
@@ -72,7 +72,9 @@ def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
     from regard.raster import read_depth, read_mask
 
     files = sorted((data / "test/images").iterdir())
-    files = [files[number] for number in (np.linspace(0.1, 0.9, 5) * len(files)).astype(int)]
+    files = [
+        files[number] for number in (np.linspace(0.1, 0.9, 2 if harness.is_smoke() else 5) * len(files)).astype(int)
+    ]
     names = [name for name in MODELS if (out / name).exists()]
     shown, axes = plt.subplots(
         len(files), 2 + len(names), figsize=(2.6 * (2 + len(names)), 2.0 * len(files)), layout="constrained"
@@ -98,8 +100,8 @@ def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
     shown.savefig(picture, dpi=110)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("place", choices=tuple(TASKS))
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
@@ -107,7 +109,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=3)
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     if asked.pictures:
         return pictures(asked.place, asked.data, asked.out, asked.pictures)
     task, own = TASKS[asked.place]
@@ -123,5 +125,14 @@ def main() -> None:
         test(name, asked.data, asked.out)
 
 
+def smoke(folder: Path) -> None:
+    for place, make in (("camvid", synthetic.camvid), ("tum", synthetic.tum)):
+        data, out = str(make(folder / place)), str(folder / f"{place}-out")
+        sizes = ["data.shape=32,32", "model.size=32", "model.depth=4", "model.taps=0,1,2,3", "model.laid=8,8,16,16"]
+        sizes += ["model.width=16", "model.heads=2", "model.hidden=32", "model.fusion=16"]
+        main([place, data, out, "dpt", "--set", *harness.ONCE, "train.images=4", *sizes])
+        main([place, data, out, "dpt", "--pictures", str(folder / f"{place}.png")])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

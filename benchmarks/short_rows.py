@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
+import harness
 import torch
 
 from regard.nn import kernels
 from regard.nn.rules import Causal, Real
 
 HEADS, WIDTH, TOKENS = 4, 32, 8192
+LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-def milliseconds(kernel: str, dtype: torch.dtype, length: int, padded: bool) -> float:
-    rows = TOKENS // length
+def milliseconds(kernel: str, dtype: torch.dtype, length: int, rows: int, padded: bool) -> float:
     q, k, v = (torch.randn(rows, HEADS, length, WIDTH).to(dtype).requires_grad_() for _ in range(3))
     rule = Real(torch.randint(1, length + 1, (rows,))) if padded else Causal()
     times = []
@@ -34,17 +37,26 @@ def milliseconds(kernel: str, dtype: torch.dtype, length: int, padded: bool) -> 
     return 1e3 * statistics.median(times[2:])
 
 
-print(
-    f"{'dtype':10} {'rule':7} {'length':>6} {'plain':>9} {'fused':>9} {'widened':>9}  "
-    f"ms for {TOKENS} tokens, {HEADS} heads x {WIDTH}"
-)
-for dtype in (torch.bfloat16, torch.float32):
-    for padded in (False, True):
-        for length in (8, 16, 32, 64, 128, 256, 512, 1024):
-            kinds = ("plain", "sdpa", "widened")
-            plain, fused, widened = (milliseconds(kernel, dtype, length, padded) for kernel in kinds)
-            name = str(dtype).removeprefix("torch.")
-            print(
-                f"{name:10} {'padded' if padded else 'causal':7} {length:6} {plain:9.2f} {fused:9.2f} {widened:9.2f}",
-                flush=True,
-            )
+def main(argv: Sequence[str] | None = None) -> None:
+    harness.parser(__doc__).parse_args(argv)
+    lengths = harness.pick(cuda=LENGTHS, cpu=LENGTHS, smoke=(4, 8))
+    tokens = harness.pick(cuda=TOKENS, cpu=TOKENS, smoke=16)
+    print(
+        f"{'dtype':10} {'rule':7} {'length':>6} {'plain':>9} {'fused':>9} {'widened':>9}  "
+        f"ms for {tokens} tokens, {HEADS} heads x {WIDTH}"
+    )
+    for dtype in (torch.bfloat16, torch.float32):
+        for padded in (False, True):
+            for length in lengths:
+                kinds = ("plain", "sdpa", "widened")
+                times = (milliseconds(kernel, dtype, length, tokens // length, padded) for kernel in kinds)
+                name, rule = str(dtype).removeprefix("torch."), "padded" if padded else "causal"
+                print(f"{name:10} {rule:7} {length:6}", *(f"{ms:9.2f}" for ms in times), flush=True)
+
+
+def smoke(folder: Path) -> None:
+    main([])
+
+
+if __name__ == "__main__":
+    harness.run(main, smoke)

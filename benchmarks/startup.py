@@ -7,7 +7,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+
+import harness
 
 PAIRS = [("the cat danced", "die Katze tanzte"), ("a dog slept", "ein Hund schlief"), ("a horse ran", "ein Pferd lief")]
 SIZES = ("width=32", "heads=2", "hidden=64", "depth=1", "decoder_depth=1")
@@ -31,7 +34,8 @@ def seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-with tempfile.TemporaryDirectory() as place:
+def main(argv: Sequence[str] | None = None) -> None:
+    harness.parser(__doc__).parse_args(argv)
     cases = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "import regard": [sys.executable, "-c", "import regard"],
@@ -39,9 +43,22 @@ with tempfile.TemporaryDirectory() as place:
         "regard train --help": [*REGARD, "train", "--help"],
         "regard list tasks": [*REGARD, "list", "tasks"],
         "regard info gpt2-smal": [*REGARD, "info", "gpt2-smal"],
-        "import torch": [sys.executable, "-c", "import torch"],
-        "regard run RUN TEXT": [*REGARD, "run", tiny_run(Path(place)), "the cat danced", "--device", "cpu"],
     }
-    for name, command in cases.items():
-        seconds(command)  # the first reads from the disk
-        print(f"{name:22} {statistics.median(seconds(command) for _ in range(9)):6.3f} s", flush=True)
+    with tempfile.TemporaryDirectory() as place:
+        if harness.is_smoke():
+            harness.left_out("import torch, regard run", "they take longer than all others")
+        else:
+            cases["import torch"] = [sys.executable, "-c", "import torch"]
+            cases["regard run RUN TEXT"] = [*REGARD, "run", tiny_run(Path(place)), "the cat danced", "--device", "cpu"]
+        for name, command in cases.items():
+            seconds(command)  # the first reads from the disk
+            repeats = harness.pick(cuda=9, cpu=9, smoke=1)
+            print(f"{name:22} {statistics.median(seconds(command) for _ in range(repeats)):6.3f} s", flush=True)
+
+
+def smoke(folder: Path) -> None:
+    main([])
+
+
+if __name__ == "__main__":
+    harness.run(main, smoke)

@@ -11,64 +11,92 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import harness
+import marian
 import torch
-from marian import CUDA, SIZE, peer_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from turns import Action, arguments, in_turns, measure
 
 import regard
 from regard.inputs.text import Text
 
-DEVICE = "cuda" if CUDA else "cpu"
-SOURCE, SAID, BATCHES = (32, 48, (1, 64)) if CUDA else (24, 32, (1, 32))
 BEAMS = 4
 
 
-def ours() -> Action:
+@dataclass(frozen=True)
+class Size:
+    """The model, source tokens, generated tokens, and batch sizes."""
+
+    model: dict[str, int]
+    source: int
+    said: int
+    batches: tuple[int, ...]
+
+    def words(self, count: int, batch: int) -> list[list[str]]:
+        return [[f"t{3 + (i * 37 + b) % (self.model['vocabulary'] - 4)}" for i in range(count)] for b in range(batch)]
+
+
+SIZES = {
+    "cuda": Size(marian.SIZES["cuda"], 32, 48, (1, 64)),
+    "cpu": Size(marian.SIZES["cpu"], 24, 32, (1, 32)),
+    "smoke": Size(marian.SIZES["smoke"], 4, 6, (1, 2)),
+}
+"""By mode (harness.mode)."""
+
+
+def dtype() -> torch.dtype:
+    return torch.bfloat16 if harness.device() == "cuda" else torch.float32
+
+
+def ours(size: Size) -> Action:
     torch.manual_seed(0)
-    model = regard.build("transformer-base", decoder_depth=SIZE["depth"], **SIZE)
+    model = regard.build("transformer-base", decoder_depth=size.model["depth"], **size.model)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.05)
         model.body.tokens.table.weight[model.config.end] = (
             0.0  # never among the likeliest: every answer has full length
         )
-    backend = Tokenizer(models.WordLevel({f"t{i}": i for i in range(SIZE["vocabulary"])}, unk_token="t0"))
+    backend = Tokenizer(models.WordLevel({f"t{i}": i for i in range(size.model["vocabulary"])}, unk_token="t0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     model.text = Text(backend)
-    model = model.to(DEVICE, torch.bfloat16 if CUDA else torch.float32).eval()
+    model = model.to(harness.device(), dtype()).eval()
 
     def answer(batch: int) -> int:
-        texts = [" ".join(f"t{3 + (i * 37 + b) % 7000}" for i in range(SOURCE - 1)) for b in range(batch)]
-        answers = model.answer(texts, beam=BEAMS, longer=SAID - SOURCE, penalty=0.0)
+        texts = [" ".join(words) for words in size.words(size.source - 1, batch)]
+        answers = model.answer(texts, beam=BEAMS, longer=size.said - size.source, penalty=0.0)
         return sum(len(answer.extra["ids"]) for answer in answers)
 
-    assert answer(2) == 2 * SAID
+    assert answer(2) == 2 * size.said
     return answer
 
 
-def peer() -> Action:
-    model = peer_model().eval().to(DEVICE, torch.bfloat16 if CUDA else torch.float32)
+def peer(size: Size) -> Action:
+    model = marian.peer_model(size.model).eval().to(harness.device(), dtype())
 
     def generate(batch: int) -> int:
-        x = torch.randint(2, SIZE["vocabulary"], (batch, SOURCE), device=DEVICE)
-        model.generate(input_ids=x, attention_mask=torch.ones_like(x), num_beams=BEAMS, max_new_tokens=SAID,
-                       min_new_tokens=SAID, do_sample=False)  # fmt: skip
-        return batch * SAID
+        x = torch.randint(2, size.model["vocabulary"], (batch, size.source), device=model.device)
+        model.generate(input_ids=x, attention_mask=torch.ones_like(x), num_beams=BEAMS, max_new_tokens=size.said,
+                       min_new_tokens=size.said, do_sample=False)  # fmt: skip
+        return batch * size.said
 
     return generate
 
 
-def ctranslate2(kind: str = "float32") -> Action:
+def ctranslate2(size: Size, kind: str = "float32") -> Action:
     import ctranslate2 as ct2
     import numpy as np
     from ctranslate2.specs import common_spec, transformer_spec
 
-    weights = {name: tensor.detach().numpy() for name, tensor in peer_model().state_dict().items()}
+    weights = {name: tensor.detach().numpy() for name, tensor in marian.peer_model(size.model).state_dict().items()}
+    depth, heads, vocabulary = (size.model[name] for name in ("depth", "heads", "vocabulary"))
     spec = transformer_spec.TransformerSpec.from_config(
-        (SIZE["depth"], SIZE["depth"]), SIZE["heads"], pre_norm=False, activation=common_spec.Activation.RELU
+        (depth, depth), heads, pre_norm=False, activation=common_spec.Activation.RELU
     )
 
     def linear(into: Any, *names: str) -> None:
@@ -100,7 +128,7 @@ def ctranslate2(kind: str = "float32") -> Action:
             linear(layer.ffn.linear_1, f"{name}.fc2")
             norm(layer.ffn.layer_norm, f"{name}.final_layer_norm")
     spec.decoder.projection.weight = weights["lm_head.weight"]
-    words = ["<pad>", "</s>", "<unk>", *(f"t{i}" for i in range(3, SIZE["vocabulary"]))]
+    words = ["<pad>", "</s>", "<unk>", *(f"t{i}" for i in range(3, vocabulary))]
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<pad>", "</s>", "<unk>"
@@ -112,28 +140,39 @@ def ctranslate2(kind: str = "float32") -> Action:
         translator = ct2.Translator(folder, compute_type=kind, intra_threads=torch.get_num_threads())
 
     def translate(batch: int) -> int:
-        texts = [[f"t{3 + (i * 37 + b) % 7000}" for i in range(SOURCE)] for b in range(batch)]
         found = translator.translate_batch(
-            texts, beam_size=BEAMS, max_decoding_length=SAID, min_decoding_length=SAID, max_batch_size=0,
-            end_token=[f"t{SIZE['vocabulary'] - 1}"],
+            size.words(size.source, batch), beam_size=BEAMS, max_decoding_length=size.said, min_decoding_length=size.said,
+            max_batch_size=0, end_token=[f"t{vocabulary - 1}"],
         )  # fmt: skip
         return sum(len(result.hypotheses[0]) for result in found)
 
     return translate
 
 
-def main() -> None:
-    asked = arguments()
-    if not CUDA:
-        torch.set_num_threads(2)
-    cases: dict[str, Any] = {"regard": ours, "transformers": peer} | ({} if CUDA else {"ctranslate2": ctranslate2})
+def main(argv: Sequence[str] | None = None) -> None:
+    asked, size = arguments(__doc__, argv), SIZES[harness.mode()]
+    cases: dict[str, Any] = {"regard": lambda: ours(size)}
+    if harness.device() == "cpu":
+        harness.limit_threads(2)
+    if asked.alone or harness.installed("transformers"):
+        cases["transformers"] = lambda: peer(size)
+    if harness.device() == "cpu" and (asked.alone or harness.installed("ctranslate2")):
+        cases["ctranslate2"] = lambda: ctranslate2(size)
+
+    def alone(name: str) -> dict[str, Any]:
+        return measure(cases[name](), size.batches, asked.repeat)
+
     if asked.alone:
-        print(json.dumps(measure(cases[asked.cases[0]](), BATCHES, asked.repeat)))
+        print(json.dumps(alone(asked.cases[0])))
         return
-    print(torch.__version__, torch.cuda.get_device_name() if CUDA else "cpu")
-    for found in in_turns(__file__, asked.cases or list(cases), asked.rounds, asked.repeat):
+    print(torch.__version__, harness.device_name())
+    for found in in_turns(__file__, asked.cases or list(cases), asked.rounds, asked.repeat, alone):
         print(found, flush=True)
 
 
+def smoke(folder: Path) -> None:
+    main(["--repeat", "1", "--rounds", "1"])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -2,24 +2,29 @@
 
     python benchmarks/translation_training.py [case ...] [--steps 30]
 
-Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large. Both sides: the same sizes (6 + 6 layers x
-512, 37,000 tokens), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids. Source and
-target tokens are counted, real ones only.
+Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large, torch_nn. All sides: the same sizes (6 + 6
+layers x 512, 37,000 tokens), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids.
+Source and target tokens are counted, real ones only.
 
-On a CPU: a small translator (3 + 3 layers x 256, 8,000 tokens), 64 pairs of 24 + 24 tokens, nothing compiled.
+On a CPU: a small translator (3 + 3 layers x 256, 8,000 tokens), 64 pairs of 24 + 24 tokens, nothing compiled; there
+`torch_nn` is torch.nn.Transformer with embeddings and projection, the baseline without any library.
 """
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import harness
+import marian
 import numpy as np
 import torch
-from clock import Clock, ceiling, report
-from marian import CUDA, SIZE, peer_model
+from clock import Clock, Step, ceiling, report
 
 from regard import build
 from regard.data.plan import Packs, Plan
@@ -30,113 +35,163 @@ from regard.learn.settings import Train
 from regard.learn.world import World
 from regard.tasks.task import Encoded, Terms
 
-LONGEST, PAIRS = (64, 512) if CUDA else (24, 64)
+
+@dataclass(frozen=True)
+class Size:
+    """The model, and pairs of a batch with at most so many tokens a side; all have as many if they are not `natural`."""
+
+    model: dict[str, int]
+    pairs: int
+    longest: int
+    natural: bool = False
+
+    def lengths(self, count: int) -> np.ndarray:
+        """Tokens of sentences: log-normal with the median 22, or all as long as the longest."""
+        if not self.natural:
+            return np.full(count, self.longest)
+        torch.manual_seed(0)
+        return torch.clamp(torch.distributions.LogNormal(3.1, 0.5).sample((count,)).long(), 4, self.longest).numpy()
+
+    @property
+    def tokens(self) -> int:
+        """Real source and target tokens of a batch."""
+        return 2 * int(self.lengths(self.pairs).sum())
 
 
-def natural(count: int) -> np.ndarray:
-    """Lengths as of sentences, median 22, at most 64; on the CPU all are 24."""
-    if not CUDA:
-        return np.full(count, LONGEST)
-    torch.manual_seed(0)
-    return torch.clamp(torch.distributions.LogNormal(3.1, 0.5).sample((count,)).long(), 4, LONGEST).numpy()
+SIZES = {
+    "cuda": Size(marian.SIZES["cuda"], 512, 64, natural=True),
+    "cpu": Size(marian.SIZES["cpu"], 64, 24),
+    "smoke": Size(marian.SIZES["smoke"], 4, 6),
+}
+"""By mode (harness.mode)."""
 
 
-def work() -> float:
+def work(size: Size) -> float:
     """Matrix operations of one source and one target token, forward and backward: 6 for each weight that is used."""
-    square, feed = SIZE["width"] ** 2, 2 * SIZE["width"] * SIZE["hidden"]
-    encoder, decoder = SIZE["depth"] * (4 * square + feed), SIZE["depth"] * (8 * square + feed)
-    return 6.0 * (encoder + decoder + SIZE["width"] * SIZE["vocabulary"])
+    own = size.model
+    square, feed = own["width"] ** 2, 2 * own["width"] * own["hidden"]
+    encoder, decoder = own["depth"] * (4 * square + feed), own["depth"] * (8 * square + feed)
+    return 6.0 * (encoder + decoder + own["width"] * own["vocabulary"])
 
 
-def peer(clock: Clock, full: bool) -> dict[str, float]:
-    model = peer_model().to(clock.device).train()
+def trained(device: str, model: torch.nn.Module, loss_of: Any, tokens: int) -> Step:
+    """A training step of another library, ready to be repeated."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    called = torch.compile(model) if CUDA else model  # on the CPU compiling did not pay
-    lengths = torch.from_numpy(natural(PAIRS))
-    x = torch.randint(2, SIZE["vocabulary"], (PAIRS, LONGEST), device=clock.device)
-    given: dict[str, torch.Tensor] = {"input_ids": x, "labels": x}
-    if not full:
-        mask = (torch.arange(LONGEST) < lengths[:, None]).to(clock.device)
-        given = {"input_ids": x, "attention_mask": mask.long(), "labels": torch.where(mask, x, -100)}
 
-    def step() -> None:
-        with torch.autocast(clock.device, torch.bfloat16):
-            loss = called(**given).loss
+    def step() -> float:
+        with torch.autocast(device, torch.bfloat16):
+            loss = loss_of()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
+        return tokens
 
-    tokens = 2 * (PAIRS * LONGEST if full else int(lengths.sum()))
-    return {"tokens": tokens, "seconds": clock.median(step)}
+    return step
 
 
-def ours(clock: Clock, way: Way, share: float = 1.0) -> dict[str, float]:
-    """The loop of `regard train`, batches made and moved as there, on other sentences in each step.
+def peer(device: str, size: Size, full: bool) -> Step:
+    """Marian of transformers on padded rows or, if `full`, on rows without padding; compiled on CUDA."""
+    model = marian.peer_model(size.model).to(device).train()
+    called = torch.compile(model) if device == "cuda" else model  # on the CPU compiling did not pay
+    x = torch.randint(2, size.model["vocabulary"], (size.pairs, size.longest), device=device)
+    given: dict[str, torch.Tensor] = {"input_ids": x, "labels": x}
+    if not full:
+        mask = (torch.arange(size.longest) < torch.from_numpy(size.lengths(size.pairs))[:, None]).to(device)
+        given = {"input_ids": x, "attention_mask": mask.long(), "labels": torch.where(mask, x, -100)}
+    return trained(device, model, lambda: called(**given).loss, 2 * x.numel() if full else size.tokens)
+
+
+def torch_nn(device: str, size: Size) -> Step:
+    """torch.nn.Transformer of that size on full rows."""
+    own, nn = size.model, torch.nn
+    core = nn.Transformer(
+        own["width"], own["heads"], own["depth"], own["depth"], own["hidden"], dropout=0.0, batch_first=True
+    )
+    model = nn.ModuleDict({"core": core, "tokens": nn.Embedding(own["vocabulary"], own["width"])}).to(device).train()
+    x = torch.randint(2, own["vocabulary"], (size.pairs, size.longest), device=device)
+    causal = nn.Transformer.generate_square_subsequent_mask(size.longest, device=device)
+
+    def loss() -> torch.Tensor:
+        table = model["tokens"]
+        states = core(table(x), table(x), tgt_mask=causal, tgt_is_causal=True)
+        return nn.functional.cross_entropy((states @ table.weight.T).flatten(0, 1).float(), x.flatten())
+
+    return trained(device, model, loss, 2 * x.numel())
+
+
+def ours(device: str, way: Way, size: Size, share: float = 1.0) -> Step:
+    """A step of the loop of `regard train`, with batches made and moved as there, on other sentences in each step.
 
     A step has as many real tokens as the peer's padded batch, or `share` times as many."""
-    lengths = natural(40 * PAIRS)
     draw = np.random.default_rng(0)
-    rows = [draw.integers(3, SIZE["vocabulary"], length, dtype=np.int32) for length in lengths]
+    lengths, vocabulary = size.lengths(40 * size.pairs), size.model["vocabulary"]
+    rows = [draw.integers(3, vocabulary, length, dtype=np.int32) for length in lengths]
     targets = [np.concatenate([[1], row]) for row in rows]
-    encoded = Encoded([], {"source": rows, "target": targets}, [])  # fmt: skip
-    model = build("transformer-base", decoder_depth=SIZE["depth"], dropout=0.0, **SIZE).to(clock.device)
-    settings = Train(
-        steps=10**6, tokens=int(share * 2 * natural(PAIRS).sum()), smoothing=0.0, clip=1.0, precision="bfloat16"
-    )
-    kind: Any = Packs if clock.device == "cuda" else Plan
+    encoded = Encoded([], {"source": rows, "target": targets}, [])
+    model = build("transformer-base", decoder_depth=size.model["depth"], dropout=0.0, **size.model).to(device)
+    settings = Train(steps=10**6, tokens=int(share * size.tokens), smoothing=0.0, clip=1.0, precision="bfloat16")
+    kind: Any = Packs if device == "cuda" else Plan
     plan = kind(model.task.lengths(encoded), settings.tokens, 1)
-    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(clock.device), World(), kind is Packs)
+    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(device), World(), kind is Packs)
     compute.choose(way)
     shape = getattr(plan, "shape", None)
 
     def grain(number: int) -> Any:
         batch = model.task.collate(encoded, plan.grain(number)[1], model.config, shape)
-        return batch.pin_memory() if clock.device == "cuda" else batch
+        return batch.pin_memory() if device == "cuda" else batch
 
     grains = map(grain, numbers(0, settings, World()))
-    steps = loop(model, compute, grains, make_optimiser(model, settings), settings)
-    for _ in range(6):
-        next(steps)
-    begun = clock.now()
-    last = [next(steps) for _ in range(clock.steps)][-1]
-    seconds = clock.now() - begun
-    first = last.number - clock.steps
-    tokens = sum(plan.tokens(number) for number in range(first, last.number))
-    return {"tokens": tokens / clock.steps, "seconds": seconds / clock.steps, "padding": round(plan.padding(), 4)}
+    steps = zip(
+        loop(model, compute, grains, make_optimiser(model, settings), settings), itertools.count(), strict=False
+    )
+    print(f"{way}: {plan.padding():.2%} padding", flush=True)
+    return lambda: plan.tokens(next(steps)[1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--alone", action="store_true", help="in this process, once")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("high")
-    clock = Clock("cuda" if CUDA else "cpu", asked.steps)
-    cases: dict[str, Any] = {
-        "ceiling": lambda: ceiling(clock),
-        "peer_padded": lambda: peer(clock, full=False), "peer_full": lambda: peer(clock, full=True),
-        "plain": lambda: ours(clock, "plain"), "graph": lambda: ours(clock, "graph"),
-        "compiled": lambda: ours(clock, "compiled"),
+    device, size = harness.device(), SIZES[harness.mode()]
+    clock = Clock(device, asked.steps)
+    steps: dict[str, Any] = {
+        "peer_padded": lambda: peer(device, size, full=False), "peer_full": lambda: peer(device, size, full=True),
+        **{way: lambda way=way: ours(device, way, size) for way in ("plain", "graph", "compiled")},
         # as many positions in a step as the peer's batch has with its padding: packing leaves room for them
-        "compiled_large": lambda: ours(clock, "compiled", LONGEST * PAIRS / natural(PAIRS).sum()),
+        "compiled_large": lambda: ours(device, "compiled", size, 2 * size.longest * size.pairs / size.tokens),
+        "torch_nn": lambda: torch_nn(device, size),
     }  # fmt: skip
-    print(torch.__version__, torch.cuda.get_device_name() if clock.device == "cuda" else "cpu")
-    if not CUDA:
-        torch.set_num_threads(2)
-        cases = {name: cases[name] for name in ("ceiling", "peer_full", "plain")}
-        if not asked.alone:  # a process for each, so that neither takes over what the other has set
-            for name in list(asked.cases or cases) * asked.rounds:
-                words = [sys.executable, __file__, name, "--alone", "--steps", str(asked.steps)]
-                print(
-                    subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1],
-                    flush=True,
-                )
-            return
-    report(cases, asked.cases or list(cases), work() / 2)
+    if device == "cpu":
+        harness.limit_threads(2)
+        steps = {name: steps[name] for name in ("peer_full", "torch_nn", "plain")}
+    if not (asked.alone or harness.installed("transformers")):
+        steps = {name: make for name, make in steps.items() if not name.startswith("peer")}
+    cases = {"ceiling": lambda: ceiling(clock)}
+    cases |= {name: lambda make=make: clock.pace(make()) for name, make in steps.items()}
+    print(torch.__version__, harness.device_name())
+    if (
+        harness.mode() == "cpu" and not asked.alone
+    ):  # a process for each, so that neither takes over what the other has set
+        for name in list(asked.cases or cases) * asked.rounds:
+            words = [sys.executable, __file__, name, "--alone", "--steps", str(asked.steps)]
+            said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+            print(said.splitlines()[-1], flush=True)
+        return
+    report(cases, asked.cases or list(cases), work(size) / 2)
+
+
+def smoke(folder: Path) -> None:
+    main(["--steps", "2"])
+    if harness.installed("transformers"):
+        size = SIZES["smoke"]
+        print("peer_padded", Clock("cpu", 2).pace(peer("cpu", size, full=False), warm=1))
+    harness.left_out("graph, compiled, compiled_large")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import harness
 import torch
 
 Action = Callable[[int], int]
@@ -26,7 +27,7 @@ def measure(action: Action, batches: Sequence[int], repeat: int) -> dict[str, An
         for _ in range(repeat + 2):
             begun = time.perf_counter()
             said = action(batch)
-            if torch.cuda.is_available():
+            if harness.device() == "cuda":
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - begun)
         found[str(batch)] = {"tokens_per_s": said / statistics.median(times[2:]), "first_s": times[0]}
@@ -50,20 +51,26 @@ class Speed:
         )
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+def arguments(description: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = harness.parser(description)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help="in this process, once")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def in_turns(script: str, cases: Sequence[str], rounds: int, repeat: int) -> Iterator[Speed]:
-    """`script CASE --alone` measures one side in its own process and prints it as JSON."""
+def in_turns(
+    script: str, cases: Sequence[str], rounds: int, repeat: int, alone: Callable[[str], dict[str, Any]]
+) -> Iterator[Speed]:
+    """`script CASE --alone` measures one side in its own process and prints it as JSON; `alone(CASE)` does so in this process,
+    which is how `--smoke` measures."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, results in found.items():
+            if harness.is_smoke():
+                results.append(alone(name))
+                continue
             words = [sys.executable, script, name, "--alone", "--repeat", str(repeat)]
             said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
             results.append(json.loads(said.splitlines()[-1]))

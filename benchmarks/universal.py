@@ -26,7 +26,6 @@ so that there a step that nobody takes is not saved.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
@@ -36,7 +35,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side import side_by_side
+import harness
+from side_by_side import parameters, side_by_side
+from universal_figure import DIGITS, FACTS, LONGEST, figure
 
 from regard.data.recall import Question, Recipe, questions
 
@@ -46,19 +47,21 @@ SIZES: dict[str, tuple[str, ...]] = {
     "halting": ("universal-tiny-halting", "width=256", "heads=4", "hidden=1024", "cap=8"),
 }
 """The preset, and its sizes."""
+SMALL: dict[str, tuple[str, ...]] = {
+    "plain": ("transformer-tiny", "depth=1", "decoder_depth=1"), "fixed": ("universal-tiny", "steps=2"),
+    "halting": ("universal-tiny-halting", "cap=2"),
+}  # fmt: skip
+"""The same in the smoke mode."""
 RATES = (1e-3, 2e-3)
 PRICES = (1e-3, 1e-4)
 """Of a step, where positions stop by themselves. The published one, 0.01, makes all of them stop after the first before
 anything is learnt; then no gradient reaches the gate any more."""
-DIGITS = ("copy", "reverse", "sorting", "addition")
-FACTS = ("facts-1", "facts-2", "facts-3")
 JOINT = "facts"
 TASKS = (*reversed(FACTS), *DIGITS)
 """Those that take longest to make come first."""
 NAMES = {f"{task}-{system}": (task, system) for task in TASKS for system in SIZES} | {
     "facts-halting": (JOINT, "halting")
 }
-LONGEST = {"digits": 20, "facts": 6}
 SHIFTS = {"digits": 24, "facts": 48}
 """At least the tokens by which the longest questions of the test are longer than those of the training."""
 ALIKE = (
@@ -75,12 +78,6 @@ TRIED = ("reverse", "addition")
 TRIALS = ("train.steps=1000", "train.warmup=100", "train.every=1000")
 TIMED = ("train.steps=300", "train.warmup=100", "train.every=300", "train.log=50", "data.score=10")
 TIMED_ON = "sorting"
-LOOKS = {"plain": "#6b7686", "fixed": "#2b51aa", "halting": "#c8501e"}
-SAID = {
-    "plain": "Transformer, 4 blocks × 128",
-    "fixed": "Universal, 6 steps × 256",
-    "halting": "Universal with halting, up to 8 steps × 256",
-}
 
 
 def family(task: str) -> str:
@@ -99,14 +96,15 @@ def recipes(task: str, part: str, sizes: Sizes) -> list[Recipe]:
     """Of several kinds as many to learn from in all, and as many of each to judge by."""
     kinds = FACTS if task == JOINT else (task,)
     many = sizes.samples // len(kinds) if part == "train" else sizes.count
-    return [Recipe(kind, LONGEST[family(task)], many, part=part) for kind in kinds]
+    longest = 4 if harness.is_smoke() else LONGEST[family(task)]
+    return [Recipe(kind, longest, many, part=part) for kind in kinds]
 
 
 # -- trainings
 
 
 def training(task: str, system: str, chosen: Iterable[str], many: Sizes, more: Iterable[str]) -> list[str]:
-    preset, *sizes = SIZES[system]
+    preset, *sizes = (SMALL if harness.is_smoke() else SIZES)[system]
     own = [f"model.{size}" for size in sizes] + [f"model.shift={SHIFTS[family(task)]}", *chosen]
     own += BUDGETS[family(task)]
     data, valid = ([str(recipe) for recipe in recipes(task, part, many)] for part in ("train", "valid"))
@@ -115,23 +113,26 @@ def training(task: str, system: str, chosen: Iterable[str], many: Sizes, more: I
 
 def choices(system: str) -> dict[str, list[str]]:
     """What is tried: rates, and prices of a step where there is one."""
+    rates = RATES[:1] if harness.is_smoke() else RATES
     if system != "halting":
-        return {str(rate): [f"train.rate={rate}"] for rate in RATES}
-    return {f"{rate}-{price}": [f"train.rate={rate}", f"model.ponder={price}"] for rate in RATES for price in PRICES}
+        return {str(rate): [f"train.rate={rate}"] for rate in rates}
+    prices = PRICES[:1] if harness.is_smoke() else PRICES
+    return {f"{rate}-{price}": [f"train.rate={rate}", f"model.ponder={price}"] for rate in rates for price in prices}
 
 
 def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
     """For each system the choice with the higher mean of exact answers, then the lower loss, on validation questions."""
+    tasks = TRIED[:1] if harness.is_smoke() else TRIED
     asked = {
         f"{task}-{system}-{name}": training(task, system, chosen, many, [*TRIALS, *more])
-        for task in TRIED
+        for task in tasks
         for system in reversed(SIZES)
         for name, chosen in choices(system).items()
     }
     side_by_side(asked, out / "trials", together, summed)
 
     def merit(system: str, name: str) -> tuple[float, float]:
-        told = [json.loads((out / "trials" / f"{task}-{system}-{name}.json").read_text()) for task in TRIED]
+        told = [json.loads((out / "trials" / f"{task}-{system}-{name}.json").read_text()) for task in tasks]
         return statistics.mean(one["valid"] for one in told), -statistics.mean(one["loss"] for one in told)
 
     found = {system: {name: merit(system, name) for name in choices(system)} for system in SIZES}
@@ -157,11 +158,9 @@ def train(names: Sequence[str], out: Path, together: int, many: Sizes, more: Seq
         task, system = NAMES[name]
         asked[name] = training(task, system, choices(system)[best[system]], many, more)
     side_by_side(asked, out, together, summed)
-    parameters = {
-        name: json.loads(path.read_text())["parameters"] for name in names if (path := told(out, name)).exists()
-    }
-    for task in dict.fromkeys(NAMES[name][0] for name in parameters):
-        counts = {NAMES[name][1]: count for name, count in parameters.items() if NAMES[name][0] == task}
+    counted = {name: json.loads(path.read_text())["parameters"] for name in names if (path := told(out, name)).exists()}
+    for task in dict.fromkeys(NAMES[name][0] for name in counted):
+        counts = {NAMES[name][1]: count for name, count in counted.items() if NAMES[name][0] == task}
         apart = 100 * (max(counts.values()) / min(counts.values()) - 1)
         print(
             f"{task}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}; {apart:.2f} % apart",
@@ -174,12 +173,10 @@ def told(out: Path, name: str) -> Path:
 
 
 def summed(run: Path) -> dict[str, Any]:
-    from regard.runs.info import info
-
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     best = json.loads((run / "regard.json").read_text())["best"]
     return {
-        "parameters": info(str(run)).parameters,
+        "parameters": parameters(run),
         "valid": best["exact"],
         "loss": best["loss"],
         "seconds_per_1000": pace([row for row in rows if row["kind"] == "train"]),
@@ -195,7 +192,8 @@ def pace(rows: Sequence[Mapping[str, Any]]) -> float:
 def time(out: Path, systems: Iterable[str], more: Sequence[str]) -> None:
     """The same trainings, one at a time and short."""
     first = {system: next(iter(choices(system).values())) for system in systems}
-    asked = {s: training(TIMED_ON, s, said, Sizes(10_000, 20), [*TIMED, *more]) for s, said in first.items()}
+    many = Sizes(24, 4) if harness.is_smoke() else Sizes(10_000, 20)
+    asked = {s: training(TIMED_ON, s, said, many, [*TIMED, *more]) for s, said in first.items()}
     side_by_side(asked, out / "alone", 1, summed)
 
 
@@ -268,104 +266,8 @@ def note(kept: dict[str, list[float]], sample: Question, read: Sequence[int], sa
         kept[f"{part} {where}"].append(statistics.mean(steps))
 
 
-# -- the figure
-
-
-def figure(out: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    tests = {name: json.loads(path.read_text()) for name in NAMES if (path := out / f"{name}.test.json").exists()}
-    shown, axes = plt.subplots(2, 3, figsize=(16, 8), layout="constrained", width_ratios=(2.2, 1, 1))
-    for place, where in zip(axes[:, 0], ("inside", "beyond"), strict=True):
-        _bars(place, tests, where)
-    axes[0, 0].legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.1))
-    _by_facts(axes[0, 1], tests)
-    _by_parts(axes[0, 2], tests)
-    _by_digits(axes[1, 1], tests)
-    _time(axes[1, 2], out)
-    for place in axes.flat:
-        place.grid(axis="y", alpha=0.25)
-        place.set_axisbelow(True)
-        place.spines[["top", "right"]].set_visible(False)
-    shown.savefig(out / "universal.png", dpi=130)
-
-
-def _bars(place: Any, tests: Mapping[str, Any], where: str) -> None:
-    tasks = (*DIGITS, *FACTS)
-    for number, system in enumerate(SIZES):
-        at = [n + 0.27 * (number - 1) for n in range(len(tasks))]
-        shares = [tests.get(f"{task}-{system}", {}).get(task, {}).get(f"exact_{where}", float("nan")) for task in tasks]
-        bars = place.bar(at, shares, 0.25, color=LOOKS[system], label=SAID[system])
-        place.bar_label(bars, fmt="{:.0f}", fontsize=7, padding=1)
-    title = "as long as those that were learnt from" if where == "inside" else "longer, up to twice"
-    place.set(title=f"Questions {title}", ylabel="right answers, %", ylim=(0, 108), xticks=range(len(tasks)))
-    place.set_xticklabels(tasks)
-
-
-def _by_facts(place: Any, tests: Mapping[str, Any]) -> None:
-    """Steps for the tokens of stories of the trained length, by the facts that decide the answer."""
-    lines: dict[str, list[tuple[int, float]]] = {"a model for each": [], "one model for all": []}
-    for number, task in enumerate(FACTS, start=1):
-        for label, name in zip(lines, (f"{task}-halting", "facts-halting"), strict=True):
-            found = tests.get(name, {}).get(task, {}).get("ponder")
-            if found:
-                lines[label].append((number, found["read inside"]))
-    for (label, points), style in zip(lines.items(), ("o--", "o-"), strict=True):
-        if points:
-            place.plot(*zip(*points, strict=True), style, color=LOOKS["halting"], label=label)
-            place.legend(frameon=False, fontsize=8)
-    place.set(title="Steps a token of a story", xlabel="supporting facts", ylabel="mean steps", xticks=(1, 2, 3))
-    place.set_ylim(0, 1.1 * place.get_ylim()[1])
-
-
-def _by_parts(place: Any, tests: Mapping[str, Any]) -> None:
-    parts = {"support": "#c8501e", "others": "#e3b9a4", "question": "#2b51aa"}
-    tasks = [task for task in FACTS if tests.get(f"{task}-halting")]
-    for number, (part, colour) in enumerate(parts.items()):
-        steps = [tests[f"{task}-halting"][task]["ponder"].get(f"{part} inside", 0.0) for task in tasks]
-        said = {"support": "deciding sentences", "others": "other sentences", "question": "the question"}[part]
-        place.bar([n + 0.27 * (number - 1) for n in range(len(tasks))], steps, 0.25, color=colour, label=said)
-    place.set(title="Where in a story", ylabel="mean steps", xticks=range(len(tasks)))
-    place.set_xticklabels(tasks)
-    if tasks:
-        place.set_ylim(0, 1.3 * place.get_ylim()[1])  # room for the legend
-        place.legend(frameon=False, fontsize=8)
-
-
-def _by_digits(place: Any, tests: Mapping[str, Any]) -> None:
-    for number, task in enumerate(DIGITS):
-        found = tests.get(f"{task}-halting", {}).get(task, {}).get("ponder", {})
-        for side, style in (("read", "-"), ("said", ":")):
-            points = sorted(
-                (int(key.split()[2]), value) for key, value in found.items() if key.startswith(f"{side} of ")
-            )
-            if points:
-                place.plot(
-                    *zip(*points, strict=True), style, color=f"C{number}", label=task if side == "read" else None
-                )
-    place.axvline(LONGEST["digits"] + 0.5, color="#6b7686", lw=0.8)
-    place.set(
-        title="Steps a token (dotted: of the answer)", xlabel="digits (line: longest learnt from)", ylabel="mean steps"
-    )
-    place.set_ylim(0, 1.1 * place.get_ylim()[1])
-    if place.get_legend_handles_labels()[0]:
-        place.legend(frameon=False, fontsize=8)
-
-
-def _time(place: Any, out: Path) -> None:
-    paces = {system: path for system in SIZES if (path := told(out / "alone", system)).exists()}
-    seconds = [json.loads(path.read_text())["seconds_per_1000"] for path in paces.values()]
-    bars = place.bar(range(len(paces)), seconds, 0.6, color=[LOOKS[system] for system in paces])
-    place.bar_label(bars, fmt="{:.1f}", fontsize=8, padding=1)
-    place.set(title="Time of training, alone", ylabel="seconds for 1,000 steps", xticks=range(len(paces)))
-    place.set_xticklabels(list(paces))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("trials", "train", "time", "test", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*NAMES, *TASKS, JOINT, *SIZES, []))
@@ -373,7 +275,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200_000, help="questions to learn from")
     parser.add_argument("--count", type=int, default=1000, help="questions of each kind to validate and to test by")
     parser.add_argument("--set", nargs="*", default=[], help="further settings of the trainings")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     names = [name for name, parts in NAMES.items() if not asked.names or {name, *parts} & set(asked.names)]
     many = Sizes(asked.samples, asked.count)
     if asked.work == "trials":
@@ -385,8 +287,19 @@ def main() -> None:
     elif asked.work == "test":
         test(names, asked.out, many)
     else:
-        figure(asked.out)
+        figure(asked.out, NAMES)
+
+
+def smoke(folder: Path) -> None:
+    out, short = str(folder), [*harness.SHORT, "train.tokens=512", "model.width=16", "decode.longer=2"]
+    short += ["model.heads=2", "model.hidden=32", "model.length=96"]
+    few = ["--samples", "24", "--count", "4"]
+    main(["trials", out, *few, "--set", *short])
+    main(["train", out, "copy-plain", "facts-1-halting", *few, "--set", *short])
+    main(["time", out, "fixed", "--set", *short, "train.steps=6", "train.log=1"])
+    main(["test", out, "copy-plain", "facts-1-halting", *few])
+    main(["figure", out])
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

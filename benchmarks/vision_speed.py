@@ -6,20 +6,22 @@ Cases are SYSTEM:WORK:SIDE, or a part of that from its beginning: vit, swin, dpt
 transformers. All sides are compiled, have random weights and pixels that lie on the device, 224 x 224 (DPT 384, a batch of 32,
 inference only). The sides of a case are timed in turn, and the median of the rounds counts. Training: bfloat16 autocast,
 cross-entropy over 1,000 classes, fused AdamW, dropout 0; inference: bfloat16 weights. Ours are recorded as CUDA graphs besides,
-as `regard train` does it.
+as `regard train` does it. On a CPU nothing is compiled; DPT-Base takes the place of DPT-Large, and batches are small.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import harness
 import torch
-from clock import Clock, ceiling
+from clock import Clock, Step, ceiling
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,156 +31,204 @@ from regard.nn.graphs import record
 
 GFLOP = {"vit": 17.58, "swin": 4.5, "dpt": 258.0}
 """Multiplications and additions of a forward pass of one picture, a pair as one; training has three times as many."""
+CLASSES = 1000
 
 Side = tuple[nn.Module, Callable[[Any, Tensor], Tensor]]
 
 
-def labelled(name: str, task: str, count: int) -> Model:
-    from dataclasses import replace
+@dataclass(frozen=True)
+class Size:
+    """A preset, changes to its fields, and the pictures of a batch."""
 
-    model = build(name, task=task, device="meta")
-    identity = replace(model.identity, labels=tuple(map(str, range(count))) if count else ())
-    return assemble(identity, model.reader)
+    model: str
+    batch: int
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Any:
+        return build(self.model, device="meta", **self.changes).config
 
 
-def ours(system: str) -> Side:
-    name, task, count = {
-        "vit": ("vit-base-16", "classify", 1000),
-        "swin": ("swin-tiny", "classify", 1000),
-        "dpt": ("dpt-large", "depth", 0),
-    }[system]
-    model = labelled(name, task, count)
-    for module in model.modules():
+TINY: dict[str, Any] = {"size": 32, "width": 16, "depth": 4, "heads": 2, "hidden": 32}
+SIZES = {
+    "cuda": {"vit": Size("vit-base-16", 256), "swin": Size("swin-tiny", 256), "dpt": Size("dpt-large", 32)},
+    "cpu": {"vit": Size("vit-base-16", 4), "swin": Size("swin-tiny", 4), "dpt": Size("dpt-base", 1)},
+    "smoke": {
+        "vit": Size("vit-base-16", 2, TINY),
+        "swin": Size("swin-mini", 2, {"width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)}),
+        "dpt": Size("dpt-small", 2, {**TINY, "taps": (0, 1, 2, 3), "laid": (8, 8, 16, 16), "fusion": 8}),
+    },
+}
+"""By mode (harness.mode) and system."""
+
+
+def ours(system: str, size: Size) -> Side:
+    model = build(size.model, task="depth" if system == "dpt" else "classify", device="meta", **size.changes)
+    labels = () if system == "dpt" else tuple(map(str, range(CLASSES)))
+    made: Model = assemble(replace(model.identity, labels=labels), model.reader)
+    for module in made.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if hasattr(module, "share") and type(module).__name__ == "DropPath":
             module.share = 0.0
-    return model, lambda called, x: called(x)
+    return made, lambda called, x: called(x)
 
 
-def torchvision_side(system: str) -> Side:
+def torchvision_side(system: str, size: Size) -> Side:
     import torchvision
 
-    model = {"vit": torchvision.models.vit_b_16, "swin": torchvision.models.swin_t}[system]()
-    for module in model.modules():
-        if isinstance(module, torchvision.ops.StochasticDepth):
-            module.p = 0.0
+    c = size.config
+    if system == "swin":
+        model = torchvision.models.SwinTransformer(
+            [c.patch, c.patch], c.width, list(c.depths), list(c.heads), [c.window, c.window], c.ratio,
+            stochastic_depth_prob=0.0, num_classes=CLASSES,
+        )  # fmt: skip
+    else:
+        model = torchvision.models.VisionTransformer(
+            c.size, c.patch, c.depth, c.heads, c.width, c.hidden, num_classes=CLASSES
+        )
     return model, lambda called, x: called(x)
 
 
-def timm_side(system: str) -> Side:
+def timm_side(system: str, size: Size) -> Side:
     import timm
 
-    return timm.create_model({"vit": "vit_base_patch16_224", "swin": "swin_tiny_patch4_window7_224"}[system]), (
-        lambda called, x: called(x)
-    )
+    c = size.config
+    if system == "swin":
+        model = timm.create_model(
+            "swin_tiny_patch4_window7_224", img_size=c.size, patch_size=c.patch, window_size=c.window, embed_dim=c.width,
+            depths=c.depths, num_heads=c.heads, drop_path_rate=0.0,
+        )  # fmt: skip
+    else:
+        model = timm.create_model(
+            "vit_base_patch16_224", img_size=c.size, patch_size=c.patch, embed_dim=c.width, depth=c.depth, num_heads=c.heads,
+            mlp_ratio=c.hidden / c.width,
+        )  # fmt: skip
+    return model, lambda called, x: called(x)
 
 
-def transformers_side(system: str) -> Side:
+def transformers_side(system: str, size: Size) -> Side:
     import transformers as t
 
+    c = size.config
+    sides = {"image_size": c.size, "patch_size": c.patch}
+    if system == "swin":
+        model: Any = t.SwinForImageClassification(
+            t.SwinConfig(
+                **sides, embed_dim=c.width, depths=list(c.depths), num_heads=list(c.heads), window_size=c.window,
+                drop_path_rate=0.0, num_labels=CLASSES,
+            )
+        )  # fmt: skip
+        return model, lambda called, x: called(pixel_values=x).logits
+    sides |= {"hidden_size": c.width, "num_hidden_layers": c.depth, "num_attention_heads": c.heads}
+    sides |= {"intermediate_size": c.hidden}
     if system == "dpt":
         config = t.DPTConfig(
-            hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
-            backbone_out_indices=[5, 11, 17, 23], neck_hidden_sizes=[256, 512, 1024, 1024],
+            **sides, backbone_out_indices=list(c.taps), neck_hidden_sizes=list(c.laid), fusion_hidden_size=c.fusion,
         )  # fmt: skip
         return t.DPTForDepthEstimation(config), lambda called, x: called(pixel_values=x).predicted_depth
-    if system == "swin":
-        model: Any = t.SwinForImageClassification(t.SwinConfig(num_labels=1000, drop_path_rate=0.0))
-    else:
-        model = t.ViTForImageClassification(t.ViTConfig(num_labels=1000, attn_implementation="sdpa"))
+    model = t.ViTForImageClassification(t.ViTConfig(**sides, num_labels=CLASSES, attn_implementation="sdpa"))
     return model, lambda called, x: called(pixel_values=x).logits
 
 
-SIDES: dict[str, Callable[[str], Side]] = {
+SIDES: dict[str, Callable[[str, Size], Side]] = {
     "ours": ours, "torchvision": torchvision_side, "timm": timm_side, "transformers": transformers_side,
 }  # fmt: skip
 PEERS = {"vit": tuple(SIDES), "swin": ("ours", "torchvision"), "dpt": ("ours", "transformers")}
 
 
-def train(side: str, system: str, clock: Clock, count: int) -> Callable[[], Any]:
-    """A step, ready to be repeated."""
-    model, call = SIDES[side](system)
-    model = model.to(clock.device).train()
-    x = torch.randn(count, 3, 224, 224, device=clock.device)
-    y = torch.randint(0, 1000, (count,), device=clock.device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=clock.device == "cuda")
-    called: Any = torch.compile(model)
+def train(side: str, system: str, device: str, size: Size) -> Step:
+    """A training step, ready to be repeated."""
+    model, call = SIDES[side](system, size)
+    model = model.to(device).train()
+    x = torch.randn(size.batch, 3, size.config.size, size.config.size, device=device)
+    y = torch.randint(0, CLASSES, (size.batch,), device=device)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
+    called: Any = torch.compile(model) if device == "cuda" else model
 
     def learn() -> None:
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(clock.device, torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16):
             logits = call(called, x)
         F.cross_entropy(logits.float(), y).backward()
 
-    again = record(learn, torch.device(clock.device))[0].replay if side == "ours" and clock.device == "cuda" else learn
+    again = record(learn, torch.device(device))[0].replay if side == "ours" and device == "cuda" else learn
 
-    def step(kept: Any = (x, y)) -> None:  # a recording does not hold what it reads
+    def step(kept: Any = (x, y)) -> float:  # a recording does not hold what it reads
         again()
         optimiser.step()
+        return size.batch
 
     return step
 
 
-def infer(side: str, system: str, clock: Clock, count: int) -> Callable[[], Any]:
-    model, call = SIDES[side](system)
-    model = model.to(clock.device, torch.bfloat16).eval()
-    size = 384 if system == "dpt" else 224
-    x = torch.randn(count, 3, size, size, device=clock.device, dtype=torch.bfloat16)
-    called: Any = torch.compile(model)
+def infer(side: str, system: str, device: str, size: Size) -> Step:
+    """Inference of a batch in bfloat16, ready to be repeated."""
+    model, call = SIDES[side](system, size)
+    model = model.to(device, torch.bfloat16).eval()
+    x = torch.randn(size.batch, 3, size.config.size, size.config.size, device=device, dtype=torch.bfloat16)
+    called: Any = torch.compile(model) if device == "cuda" else model
     with torch.inference_mode():
         work: Callable[[], Any] = lambda: call(called, x)  # noqa: E731
-        if side == "ours" and clock.device == "cuda":
-            work = record(work, torch.device(clock.device))[0].replay
+        if side == "ours" and device == "cuda":
+            work = record(work, torch.device(device))[0].replay
 
-    def looked(kept: Any = (model, x)) -> None:  # a recording does not hold what it reads
+    def looked(kept: Any = (model, x)) -> float:  # a recording does not hold what it reads
         with torch.inference_mode():
             work()
+        return size.batch
 
     return looked
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--batch", type=int, help="pictures of a batch, of DPT at most 32")
+    parser.add_argument("--device", default=harness.device())
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("high")
     clock = Clock(asked.device, asked.steps)
     print(
         torch.__version__, torch.cuda.get_device_name() if asked.device == "cuda" else "CPU", ceiling(clock), flush=True
     )
+    there = {"ours", *(name for name in SIDES if name != "ours" and harness.installed(name))}
     for system, sides in PEERS.items():
+        size = SIZES[harness.mode()][system]
+        if asked.batch:
+            size = replace(size, batch=min(asked.batch, 32) if system == "dpt" else asked.batch)
         for work in ("infer",) if system == "dpt" else ("train", "infer"):
-            count = min(asked.batch, 32) if system == "dpt" else asked.batch
-            cases = [side for side in sides if _asked(f"{system}:{work}:{side}", asked.cases)]
-            compare(system, work, cases, clock, count, asked.rounds)
+            cases = [side for side in sides if side in there and _asked(f"{system}:{work}:{side}", asked.cases)]
+            compare(system, work, cases, clock, size, asked.rounds)
 
 
 def _asked(case: str, names: list[str]) -> bool:
     return not names or any(case.startswith(name) for name in names)
 
 
-def compare(system: str, work: str, sides: list[str], clock: Clock, count: int, rounds: int) -> None:
-    ready: dict[str, Callable[[], Any]] = {}
+def compare(system: str, work: str, sides: list[str], clock: Clock, size: Size, rounds: int) -> None:
+    ready: dict[str, Step] = {}
     for side in sides:
         try:
-            ready[side] = (train if work == "train" else infer)(side, system, clock, count)
+            ready[side] = (train if work == "train" else infer)(side, system, clock.device, size)
         except Exception as error:  # the others are still worth their time
+            if harness.is_smoke():
+                raise
             print(f"{system}:{work}:{side}", repr(error)[:1500], flush=True)
     # the first row compiles what is not yet, and does not count
-    times = {side: [count / clock.row(step)] for side, step in ready.items()}
+    times = {side: [size.batch / clock.row(step)] for side, step in ready.items()}
     for _ in range(rounds):
         for side, step in ready.items():
-            times[side].append(count / clock.row(step))
+            times[side].append(size.batch / clock.row(step))
     found = {side: statistics.median(values[1:]) for side, values in times.items()}
     for side, speed in found.items():
-        flops = 2e9 * GFLOP[system] * (3 if work == "train" else 1) * speed
-        row = {"images_per_s": round(speed), "TFLOP_per_s": round(flops / 1e12, 1)}
-        print(f"{system}:{work}:{side}", json.dumps(row | {"rounds": [round(x) for x in times[side][1:]]}), flush=True)
+        row: dict[str, Any] = {"images_per_s": round(speed, 1)}
+        if harness.mode() == "cuda":  # GFLOP is counted for these sizes
+            row["TFLOP_per_s"] = round(2e9 * GFLOP[system] * (3 if work == "train" else 1) * speed / 1e12, 1)
+        row["rounds"] = [round(x, 1) for x in times[side][1:]]
+        print(f"{system}:{work}:{side}", json.dumps(row), flush=True)
     best = max((value for side, value in found.items() if side != "ours"), default=0.0)
     if best and "ours" in found:
         print(f"{system} {work}: {found['ours'] / best:.3f} x the best of the others", flush=True)
@@ -189,5 +239,10 @@ def compare(system: str, work: str, sides: list[str], clock: Clock, count: int, 
         torch.cuda.empty_cache()
 
 
+def smoke(folder: Path) -> None:
+    main(["--steps", "1", "--rounds", "1"])
+    harness.left_out("compiled and recorded steps")
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

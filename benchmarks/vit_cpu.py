@@ -8,55 +8,63 @@ nothing between, in operations a second; ours has those of the patches and of th
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 from torch.nn import functional as F
+from vision_speed import SIZES, Size, transformers_side
 
 import regard
 
-WIDTH, HIDDEN, DEPTH, TOKENS = 768, 3072, 12, 197
-PRODUCTS = 2 * DEPTH * TOKENS * (4 * WIDTH**2 + 2 * WIDTH * HIDDEN)
-WHOLE = PRODUCTS + 4 * DEPTH * TOKENS**2 * WIDTH + 2 * (TOKENS - 1) * WIDTH**2
-"""Operations for a picture."""
+
+def products(config: Any) -> list[tuple[int, int]]:
+    """Inputs and outputs of the matrices of a layer: qkv, out, up, down."""
+    width, hidden = config.width, config.hidden
+    return [(width, 3 * width), (width, width), (width, hidden), (hidden, width)]
 
 
-def matrices(batch: int) -> Callable[[], None]:
-    shapes = [(WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, HIDDEN), (HIDDEN, WIDTH)]
+def operations(config: Any) -> tuple[int, int]:
+    """For a picture: those of the matrices of the layers, and all."""
+    tokens = (config.size // config.patch) ** 2 + 1
+    matrices = 2 * config.depth * tokens * sum(inner * outer for inner, outer in products(config))
+    patches = 2 * (tokens - 1) * config.width * config.channels * config.patch**2
+    return matrices, matrices + 4 * config.depth * tokens**2 * config.width + patches
+
+
+def matrices(size: Size) -> Callable[[], None]:
+    config = size.config
+    rows = size.batch * ((config.size // config.patch) ** 2 + 1)
     made = [
-        (torch.randn(batch * TOKENS, inner, dtype=torch.bfloat16), torch.randn(outer, inner, dtype=torch.bfloat16))
-        for inner, outer in shapes
+        (torch.randn(rows, inner, dtype=torch.bfloat16), torch.randn(outer, inner, dtype=torch.bfloat16))
+        for inner, outer in products(config)
     ]
 
     def work() -> None:
-        for _ in range(DEPTH):
+        for _ in range(config.depth):
             for x, weight in made:
                 F.linear(x, weight)
 
     return work
 
 
-def main() -> None:
-    import transformers as t
-
-    parser = argparse.ArgumentParser()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
-    asked = parser.parse_args()
-    x = torch.randn(asked.batch, 3, 224, 224, dtype=torch.bfloat16)
-    config = t.ViTConfig(num_labels=1000, attn_implementation="sdpa")
-    theirs = t.ViTForImageClassification(config).eval().bfloat16()
-    ours = regard.build("vit-base-16", task="classify").eval().bfloat16()
-    sides: dict[str, Callable[[], Any]] = {
-        "transformers": lambda: theirs(pixel_values=x),
-        "ours": lambda: ours.states(x).summary,
-        "matrices": matrices(asked.batch),
-    }
+    asked = parser.parse_args(argv)
+    size = Size("vit-base-16", asked.batch, SIZES["smoke"]["vit"].changes if harness.is_smoke() else {})
+    x = torch.randn(asked.batch, 3, size.config.size, size.config.size, dtype=torch.bfloat16)
+    ours = regard.build(size.model, task="classify", **size.changes).eval().bfloat16()
+    sides: dict[str, Callable[[], Any]] = {"ours": lambda: ours.states(x).summary, "matrices": matrices(size)}
+    if harness.installed("transformers"):
+        theirs = transformers_side("vit", size)[0].eval().bfloat16()
+        sides = {"transformers": lambda: theirs(pixel_values=x), **sides}
     times: dict[str, list[float]] = {name: [] for name in sides}
     with torch.inference_mode():
         for number in range(asked.rounds + 2):
@@ -66,13 +74,17 @@ def main() -> None:
                 if number > 1:
                     times[name].append(time.perf_counter() - begun)
     found = {name: asked.batch / statistics.median(values) for name, values in times.items()}
-    print(torch.__version__, t.__version__, torch.get_num_threads(), "threads")
+    print(torch.__version__, *harness.versions("transformers").values(), torch.get_num_threads(), "threads")
     print(json.dumps({name: round(value, 2) for name, value in found.items()}), "images/s")
-    rate, most = found["ours"] * WHOLE / 1e9, found["matrices"] * PRODUCTS / 1e9
-    print(
-        f"{found['ours'] / found['transformers']:.3f} x transformers; {rate:.0f} GFLOP/s, {rate / most:.1%} of {most:.0f}"
-    )
+    layers, whole = operations(size.config)
+    rate, most = found["ours"] * whole / 1e9, found["matrices"] * layers / 1e9
+    ratio = f"{found['ours'] / found['transformers']:.3f} x transformers; " if "transformers" in found else ""
+    print(f"{ratio}{rate:.0f} GFLOP/s, {rate / most:.1%} of {most:.0f}")
+
+
+def smoke(folder: Path) -> None:
+    main(["--batch", "2", "--rounds", "1"])
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

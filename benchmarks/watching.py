@@ -10,12 +10,14 @@ watched   while somebody looks at every layer
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import types
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 from clock import Clock
 from torch import Tensor
@@ -32,18 +34,19 @@ def bare(attention: Attention, x: Tensor, context: None = None, *, rule: Any = N
     return attention.out(attention.attend(q, k, v, rule).transpose(1, 2).flatten(2))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("--device", default=harness.device())
     parser.add_argument("--rounds", type=int, default=15)
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     torch.manual_seed(0)
-    never = build("bert-mini", task="embed").to(asked.device).eval()
+    tiny = {"width": 16, "depth": 1, "heads": 2, "hidden": 32} if harness.is_smoke() else {}
+    never = build("bert-mini", task="embed", **tiny).to(asked.device).eval()
     before, without = copy.deepcopy(never), copy.deepcopy(never)
     for module in without.modules():
         if isinstance(module, Attention):
             module.forward = types.MethodType(bare, module)  # type: ignore[method-assign]
-    batch = Batch(torch.randint(5, 100, (8, 128), device=asked.device))
+    batch = Batch(torch.randint(5, 100, (8, harness.pick(cuda=128, cpu=128, smoke=8)), device=asked.device))
     clock = Clock(asked.device, 9)
     found: dict[str, list[float]] = {"never": [], "before": [], "without": [], "watched": []}
     models = {"never": never, "before": before, "without": without}
@@ -62,5 +65,9 @@ def main() -> None:
         print(f"{name:8} {1000 * ms:.2f} ms, {ms / right:.3f} x the one without (of {asked.rounds} rounds)")
 
 
+def smoke(folder: Path) -> None:
+    main(["--rounds", "1"])
+
+
 if __name__ == "__main__":
-    main()
+    harness.run(main, smoke)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,9 @@ from regard.data.clouds import CloudFile, iterate_clouds
 
 @pytest.fixture(scope="module")
 def modelnet() -> Any:
-    path = Path(__file__).parents[1] / "benchmarks" / "modelnet.py"
-    spec = importlib.util.spec_from_file_location("modelnet", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+        return importlib.import_module("modelnet")
 
 
 def shapes(many: int, seed: int) -> np.ndarray:
