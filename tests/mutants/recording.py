@@ -63,10 +63,14 @@ class Recording:
         self.failed = False
         with self.context(item.nodeid) as own:
             result = yield
-        names = getattr(item, "fixturenames", ())
-        used = {f"{FIXTURE}{node.nodeid}::{name}" for name in names for node in item.listchain()} & self.known
-        self.write(test=item.nodeid, seconds=own[0], fixtures=sorted(used), failed=self.failed)
+        used = [self._fixture(item, name) for name in getattr(item, "fixturenames", ())]
+        self.write(test=item.nodeid, seconds=own[0], fixtures=sorted(filter(None, used)), failed=self.failed)
         return result
+
+    def _fixture(self, item: pytest.Item, name: str) -> str:
+        """The wider fixture of this name that a test uses: of several the one defined nearest to the test."""
+        names = (f"{FIXTURE}{node.nodeid}::{name}" for node in reversed(item.listchain()))
+        return next((found for found in names if found in self.known), "")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
