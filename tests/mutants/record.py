@@ -38,12 +38,12 @@ def digest() -> str:
     return found.hexdigest()
 
 
-def make(folder: Path, processes: int) -> None:
-    """Run the tests that `make test` selects under coverage."""
+def make(folder: Path, processes: int, files: Iterable[str] = ("regard/**/*.py",)) -> None:
+    """Run the tests that `make test` selects under coverage of these files of `src`: of all it takes half as long again."""
     folder.mkdir(parents=True)
     environment = {
         **os.environ,
-        "MUTANTS_SOURCE": str(SOURCE / "regard"),
+        "MUTANTS_FILES": ",".join(str(SOURCE / name) for name in files),
         "MUTANTS_FOLDER": str(folder.absolute()),
         "COVERAGE_PROCESS_START": str(HERE / "coveragerc"),
         "PYTHONPATH": os.pathsep.join(map(str, (HERE / "site", ROOT / "tests", SOURCE))),
@@ -64,7 +64,7 @@ def collect(folder: Path) -> None:
         for row in map(json.loads, path.read_text("utf-8").splitlines()):
             if "fixture" in row:
                 fixtures[row["fixture"]] = max(fixtures.get(row["fixture"], 0.0), row["seconds"])
-            elif not row["failed"]:
+            elif row["passed"]:
                 tests[row["test"]] = row["seconds"], row["fixtures"]
         path.unlink()
     (folder / "times.json").write_text(json.dumps([tests, fixtures]))

@@ -28,7 +28,7 @@ class Recording:
         self.contexts = [""]
         self.inner = [0.0]
         """CPU seconds of the fixtures within each of the contexts"""
-        self.failed = False
+        self.passed = True
         self.known: set[str] = set()
         """wider fixtures that this process has set up"""
 
@@ -60,11 +60,11 @@ class Recording:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self.failed = False
+        self.passed = True
         with self.context(item.nodeid) as own:
             result = yield
         used = [self._fixture(item, name) for name in getattr(item, "fixturenames", ())]
-        self.write(test=item.nodeid, seconds=own[0], fixtures=sorted(filter(None, used)), failed=self.failed)
+        self.write(test=item.nodeid, seconds=own[0], fixtures=sorted(filter(None, used)), passed=self.passed)
         return result
 
     def _fixture(self, item: pytest.Item, name: str) -> str:
@@ -83,8 +83,11 @@ class Recording:
         self.write(fixture=name, seconds=own[0])
         return result
 
+    def pytest_unconfigure(self) -> None:
+        self.file.close()
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.failed = self.failed or report.failed
+        self.passed = self.passed and report.passed
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -179,6 +179,18 @@ def run(mutants: Sequence[Mutant], known: record.Record, processes: int, table: 
     return json.loads(table.read_text())
 
 
+def _recorded(mutants: Sequence[Mutant], few: bool, processes: int) -> Path:
+    """The folder of a record of this source and these tests; of a sample it need not tell more than its own files."""
+    whole = ROOT / ".mutants" / record.digest()
+    own = whole.with_name(f"{whole.name}-{len(mutants)}") if few else whole
+    for folder in (whole, own):
+        if (folder / "key").exists():
+            return folder
+    shutil.rmtree(ROOT / ".mutants", ignore_errors=True)
+    record.make(own, processes, sorted({mutant.path for mutant in mutants}) if few else ("regard/**/*.py",))
+    return own
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--sample", type=int, default=0, help="try so many of the mutants, a seeded choice; 0: all")
@@ -196,12 +208,9 @@ def main() -> int:
         mutants = random.Random(SEED).sample(mutants, min(arguments.sample, len(mutants)))
     if arguments.only:
         mutants = [mutant for mutant in mutants if mutant.id in arguments.only]
-    folder = arguments.record or ROOT / ".mutants" / record.digest()
+    folder = arguments.record or _recorded(mutants, bool(arguments.sample), arguments.processes)
     if not (folder / "times.json").exists():
-        if arguments.record:
-            parser.error(f"{folder}: expected a record with times.json and lines.db")
-        shutil.rmtree(ROOT / ".mutants", ignore_errors=True)
-        record.make(folder, arguments.processes)
+        parser.error(f"{folder}: expected a record of the suite, with times.json and lines.db")
     began = time.monotonic()
     arguments.table.parent.mkdir(parents=True, exist_ok=True)
     table = run(mutants, record.Record(folder), arguments.processes, arguments.table)
