@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import coverage
+import pytest
 
 from mutants.mutant import ROOT, SOURCE, Mutant, parsed
 from mutants.recording import FIXTURE
@@ -51,10 +52,12 @@ def make(folder: Path, processes: int, files: Iterable[str] = ("regard/**/*.py",
     command = [sys.executable, "-m", "pytest", "-p", "mutants.recording", "-n", str(processes), "--dist", "loadfile"]
     began = time.monotonic()
     with (folder / "output.txt").open("w") as output:
-        subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
+    if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise RuntimeError(f"pytest did not run the tests (exit code {done.returncode}): see {folder / 'output.txt'}")
     collect(folder)
     (folder / "key").write_text(digest())
-    print(f"recorded {len(times(folder)[0]):,} tests in {time.monotonic() - began:.0f} s: {folder}")
+    print(f"recorded {len(times(folder)[0]):,} tests that pass in {time.monotonic() - began:.0f} s: {folder}")
 
 
 def collect(folder: Path) -> None:
@@ -81,7 +84,6 @@ Times = tuple[dict[str, tuple[float, list[str]]], dict[str, float]]
 """Of each test its own seconds and its wider fixtures, and the seconds of these."""
 
 
-@functools.cache
 def times(folder: Path) -> Times:
     tests, fixtures = json.loads((folder / "times.json").read_text())
     return {test: (seconds, names) for test, (seconds, names) in tests.items()}, fixtures
@@ -100,7 +102,7 @@ class Record:
                 self.users.setdefault(name, set()).add(test)
         data = coverage.CoverageData(str(self.folder / "lines.db"))
         data.read()
-        self.files = {name.replace(os.sep, "/").partition("/src/")[2]: name for name in data.measured_files()}
+        self.files = {name.replace(os.sep, "/").rpartition("/src/")[2]: name for name in data.measured_files()}
         self.data = data
         self.known: dict[str, dict[int, list[str]]] = {}
 
@@ -118,10 +120,7 @@ class Record:
 
         Fixtures of a module go where a test of another module follows, those of a session stay."""
         left = sorted(tests, key=lambda test: (self.cost(test), test))
-        found: list[str] = []
-        while left and self.cost(left[0]) == self.tests[left[0]][0]:  # needs no fixture: nothing changes by waiting
-            found.append(left.pop(0))
-        ready: set[str] = set()
+        found, ready = list[str](), set[str]()
         while left:
             best = min(left[:200], key=lambda test: self.cost(test, ready))
             left.remove(best)
