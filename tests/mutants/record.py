@@ -25,6 +25,10 @@ from mutants.mutant import ROOT, SOURCE, Mutant, parsed
 from mutants.recording import FIXTURE
 
 HERE = Path(__file__).parent
+IMPORT = "import"
+"""Context of the lines that run when all modules are imported, functions that a module calls as it is imported included."""
+MAIN = "regard/__main__"
+"""Starts the command line as it is imported."""
 OWN = "tests/test_mutants.py"
 """The file that checks the patterns of the faults: it fails of every fault, and says nothing of the suite."""
 
@@ -55,6 +59,11 @@ def make(folder: Path, processes: int, files: Iterable[str] = ("regard/**/*.py",
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest did not run the tests (exit code {done.returncode}): see {folder / 'output.txt'}")
+    names = [path.relative_to(SOURCE).with_suffix("").as_posix() for path in sorted(SOURCE.glob("regard/**/*.py"))]
+    imports = [f"try: import {name.replace('/', '.')}\nexcept ImportError: pass" for name in names if name != MAIN]
+    subprocess.run(
+        [sys.executable, "-c", "\n".join(imports)], env={**environment, "MUTANTS_CONTEXT": IMPORT}, check=True
+    )
     collect(folder)
     (folder / "key").write_text(digest())
     print(f"recorded {len(times(folder)[0]):,} tests that pass in {time.monotonic() - began:.0f} s: {folder}")
@@ -109,8 +118,9 @@ class Record:
     def reaching(self, mutant: Mutant) -> list[str]:
         """The tests that execute the changed lines, quickest first."""
         lines, at_import = mutant.lines()
-        found = self._tests(self._contexts(mutant.path, lines))
-        if at_import:
+        contexts = self._contexts(mutant.path, lines)
+        found = self._tests(contexts)
+        if at_import or IMPORT in contexts:
             importing = self._importing(mutant.path)
             found |= {test for test in self.tests if test.partition("::")[0] in importing}
         return self.ordered(found)
