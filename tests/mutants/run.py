@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,32 +57,43 @@ class Worker:
 
     def tried(self, mutant: Mutant) -> dict[str, Any]:
         tests, spent, ran = self.known.reaching(mutant), 0.0, 0
+        waiting = self._parts(tests)
         path = self.folder / "src" / mutant.path
         kept = path.read_bytes()
         self._write(path, mutant.source())
         try:
-            for some in self._parts(tests):
-                if spent >= SECONDS:
-                    break
-                found = self._run(some, SECONDS - spent)
+            while waiting and spent < SECONDS:
+                part = waiting.pop(0)
+                found = self._run(part, SECONDS - spent)
                 spent, ran = spent + found["cpu"], ran + found["ran"]
-                if found["killer"] or found["cut"]:
+                if found["killer"] in part and found["ran"] > 1 and not self._fails(found["killer"]):
+                    waiting.insert(0, part[part.index(found["killer"]) + 1 :])
+                elif found["killer"] or found["cut"]:
                     outcome = "killed" if found["killer"] else "time"
                     return self._row(outcome, found["killer"] or found["cut"], spent, ran, len(tests))
         finally:
             self._write(path, kept)
         return self._row("alive" if tests else "unreached", "", spent, ran, len(tests))
 
-    def _parts(self, tests: Sequence[str]) -> Iterator[Sequence[str]]:
+    def _parts(self, tests: list[str]) -> list[list[str]]:
         """The first tests, and those after them that can be reached within the CPU seconds."""
         costs = itertools.accumulate(self.known.cost(test) for test in tests)
         last = sum(cost < REACH * SECONDS for cost in costs) + 1
-        yield from (part for part in (tests[:FIRST], tests[FIRST : max(last, FIRST)]) if part)
+        return [part for part in (tests[:FIRST], tests[FIRST : max(last, FIRST)]) if part]
 
-    def sound(self, killers: Sequence[str]) -> str:
-        """The first of these tests that fails without any mutant; empty where all pass."""
-        tests = [test for test in killers if test in self.known.tests]
-        return str(self._run(tests, 10 * SECONDS)["killer"]) if tests else ""
+    def _fails(self, test: str) -> bool:
+        """Whether a test fails alone too: in another order than that of its file it may stumble over what others have left."""
+        return bool(self._run([test], SECONDS)["killer"])
+
+    def sound(self, killers: Iterable[str]) -> None:
+        """Refuses killing tests that fail without any mutant."""
+        left = [test for test in killers if test in self.known.tests]
+        while left and (failed := self._run(left, 10 * SECONDS)["killer"]):
+            if failed not in left or self._fails(failed):
+                raise RuntimeError(
+                    f"{failed} fails without any mutant, and kills nothing. Mend the test, and start again."
+                )
+            left = left[left.index(failed) + 1 :]
 
     @staticmethod
     def _row(outcome: str, by: str, spent: float, ran: int, reach: int) -> dict[str, Any]:
@@ -174,8 +185,7 @@ def run(mutants: Sequence[Mutant], known: record.Record, processes: int, table: 
             raise failed[0]
         folders[0].joinpath("sound").mkdir()
         killers = sorted({row["by"] for row in rows.values() if row["outcome"] == "killed"})
-        if wrong := Worker(folders[0] / "sound", known).sound(killers):
-            raise RuntimeError(f"{wrong} fails without any mutant: it kills nothing. Mend it, and start again.")
+        Worker(folders[0] / "sound", known).sound(killers)
     return json.loads(table.read_text())
 
 
