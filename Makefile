@@ -4,13 +4,18 @@ BIN := .venv/bin
 # tests are mostly one thread each; files of them go side by side
 PROCESSES ?= 2
 
-.PHONY: demo test check index bench clean
+.PHONY: demo test test-all check index bench mutants clean
 
 demo: .venv/ready
 	$(BIN)/regard demo $(DEMO)
 
 test: .venv/ready-dev check
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
+
+# how strong the tests are: tests/mutants/README.md
+mutants: .venv/ready-dev
+	PYTHONPATH=tests $(BIN)/python -m mutants.run --processes $(PROCESSES) $(if $(SAMPLE),--sample $(SAMPLE)) \
+		$(if $(RECORD),--record $(RECORD)) $(if $(ONLY),--only $(ONLY))
 
 # everything that reads the code without running it
 check: .venv/ready-dev
@@ -41,4 +46,4 @@ bench: .venv/ready-dev
 	touch $@
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .mutants build dist .pytest_cache .mypy_cache .ruff_cache

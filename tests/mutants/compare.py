@@ -1,0 +1,69 @@
+"""Compares the outcomes of mutants with those of the untrimmed suite: `python -m mutants.compare NEW.json [OLD.json]`.
+
+A deliberate fault that was killed must be killed again. Drawn mutants differ from source to source, so only their rate is
+compared. Names of tests do not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+UNTRIMMED = Path(__file__).with_name("untrimmed.json")
+LEAST = 57
+"""deliberate faults that are killed at least, of 60"""
+POINTS = 5.0
+"""percentage points by which the rate of drawn mutants may be lower"""
+
+Table = dict[str, Any]
+
+
+def parts(table: Table) -> tuple[dict[str, str], dict[str, str]]:
+    """Outcomes of the deliberate faults and of the drawn mutants."""
+    outcomes = {name: row["outcome"] for name, row in table["mutants"].items()}
+    drawn = {name: outcome for name, outcome in outcomes.items() if name.startswith("drawn-")}
+    return {name: outcome for name, outcome in outcomes.items() if name not in drawn}, drawn
+
+
+def summary(table: Table) -> str:
+    lines = []
+    for name, outcomes in zip(("deliberate", "drawn"), parts(table), strict=True):
+        counts = Counter(outcomes.values())
+        others = ", ".join(f"{counts[kind]} {kind}" for kind in ("alive", "time", "unreached") if counts[kind])
+        lines.append(f"{name}: {counts['killed']} of {len(outcomes)} killed" + (f" ({others})" if others else ""))
+        lines += [f"  {name}: {outcome}" for name, outcome in outcomes.items() if outcome != "killed"]
+    return "\n".join(lines)
+
+
+def rate(outcomes: dict[str, str]) -> float:
+    """Percent that are killed."""
+    return 100 * sum(outcome == "killed" for outcome in outcomes.values()) / len(outcomes) if outcomes else 100.0
+
+
+def compared(old: Table, new: Table) -> int:
+    """0 where the new suite is as strong, else 1; the reasons are printed. A sample is judged by its deliberate faults."""
+    (before, drawn_before), (after, drawn_after) = parts(old), parts(new)
+    whole = before.keys() <= after.keys() and len(drawn_after) >= len(drawn_before)
+    problems = [
+        f"lost: {name} was killed and is {after.get(name, 'not there')} now"
+        for name, outcome in before.items()
+        if outcome == "killed" and after.get(name, "killed" if not whole else "") != "killed"
+    ]
+    if whole:
+        killed = sum(outcome == "killed" for outcome in after.values())
+        if killed < LEAST:
+            problems.append(f"expected {LEAST} deliberate faults killed, got {killed} of {len(after)}")
+        lower = rate(drawn_before) - rate(drawn_after)
+        if lower > POINTS:
+            problems.append(f"expected the drawn rate at most {POINTS:g} points lower, got {lower:.1f}")
+    print("\n".join(problems) if problems else f"as strong as {UNTRIMMED.name}" + ("" if whole else ", in this sample"))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    tables = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
+    print(summary(tables[0]))
+    sys.exit(compared(tables[1] if len(tables) > 1 else json.loads(UNTRIMMED.read_text()), tables[0]))

@@ -1,0 +1,120 @@
+"""What mutants of the source showed to be untested, or tested by slow tests alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+import torch
+
+import regard
+from regard.data.pairs import Pair
+from regard.data.settings import Data
+from regard.decode.settings import Decode
+from regard.disk import write_json
+from regard.learn.compute import Compute, Loss
+from regard.learn.loop import loop, numbers
+from regard.learn.settings import Train
+from regard.learn.state import save_state
+from regard.learn.world import World
+from regard.tasks.task import Encoded, Sums, Terms
+from regard.tasks.translate import Translate
+from regard.waists import Answer, Batch
+
+
+def small() -> regard.Model:
+    sizes = {"width": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "hidden": 12, "vocabulary": 11}
+    return regard.build("transformer-tiny", **sizes)
+
+
+class Noting(Compute):
+    """Records the seed of each micro-batch."""
+
+    seeds: list[int]
+
+    def __call__(self, batch: Batch, last: bool = True) -> Any:
+        self.seeds.append(torch.initial_seed())
+        return super().__call__(batch, last)
+
+
+def seeds(done: int = 0, **more: Any) -> list[int]:
+    settings = Train(**{"steps": 3, "accumulate": 2, "precision": "float32", **more})
+    model, ids = small(), torch.arange(3, 9).view(2, 3)
+    noting = Noting(Loss(model, Translate(), Terms()), settings, model.device, World(), steady=False)
+    noting.seeds = []
+    batches = (Batch(ids, target=ids, labels=ids) for _ in numbers(done, settings, World()))
+    list(loop(model, noting, batches, torch.optim.SGD(model.parameters()), settings, done))
+    return noting.seeds
+
+
+def test_every_micro_batch_has_a_seed_of_its_own_and_the_same_one_after_a_resume() -> None:
+    found = seeds()
+    assert len(found) == len(set(found)) == 6
+    assert seeds(done=1) == found[2:]
+    assert not set(found) & set(seeds(seed=2))
+
+
+class Quoting(Translate):
+    """Predicts fixed texts."""
+
+    def answer(self, model: Any, inputs: Any, decode: Decode, first: int = 0, budget: int = 8192) -> list[Answer]:
+        return [Answer(text) for text in SAID]
+
+
+SAID, MEANT = ["Hello, world.", "It's a dog."], ["Hello, world .", "It's a dog!"]
+
+
+@pytest.mark.parametrize(("tokenized", "tokenizer"), [(False, "13a"), (True, "none")])
+def test_bleu_is_that_of_sacrebleu_with_its_own_tokenizer_unless_texts_are_tokenized(
+    tokenized: bool, tokenizer: str
+) -> None:
+    encoded = Encoded([Pair(text, text, "", 1) for text in MEANT], {}, [])
+    scores, _ = Quoting().score(small(), encoded, Decode(), Data(tokenized=tokenized), Sums(1.0, 1))
+    expected = sacrebleu.corpus_bleu(SAID, [MEANT], tokenize=tokenizer, force=True)
+    assert scores["bleu"] == pytest.approx(expected.score, abs=0.005)
+    assert f"tok:{tokenizer}" in str(scores["signature"])
+
+
+def test_a_model_in_training_mode_predicts_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small().train()
+    monkeypatch.setattr(Translate, "answer", lambda self, model, inputs, decode: [Answer(model.training)])
+    assert model.answer("a text").value is False
+    assert model.training
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files that are flushed or renamed, in their order."""
+    found: list[str] = []
+    flush, rename, replace = os.fsync, os.rename, os.replace
+
+    def fsync(handle: int) -> None:
+        found.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name, real in (("rename", rename), ("replace", replace)):
+        monkeypatch.setattr(
+            os, name, lambda old, new, real=real: (found.append(f"to {Path(new).name}"), real(old, new))
+        )
+    return found
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
+
+
+@needs_proc
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, calls: list[str]) -> None:
+    write_json(tmp_path / "a.json", {"x": 1})
+    assert calls == ["fsync .a.json.writing", "to a.json"]
+
+
+@needs_proc
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, calls: list[str]) -> None:
+    save_state(tmp_path, 3, {"model": {"x": torch.ones(2)}}, {}, keep=1)
+    named = calls.index("to step-00000003")
+    before = {"fsync state.safetensors", "fsync state.json", "fsync .writing-00000003"}
+    assert before <= set(calls[:named]) and calls[named + 1] == f"fsync {tmp_path.name}"
