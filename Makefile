@@ -4,13 +4,21 @@ BIN := .venv/bin
 # tests are mostly one thread each; files of them go side by side
 PROCESSES ?= 2
 
-.PHONY: demo test test-all check index bench mutants clean
+.PHONY: demo test quick-tests test-all check index bench mutants clean
 
 demo: .venv/ready
 	$(BIN)/regard demo $(DEMO)
 
-test: .venv/ready-dev check
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
+# the quick tests, beside the checks that only read the code
+test: .venv/ready-dev
+	$(MAKE) --no-print-directory -j 2 check quick-tests
+
+quick-tests: .venv/ready-dev
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+
+# all tests: fault matrices, several processes, demos, every case and every variant
+test-all: .venv/ready-dev check
+	$(BIN)/python -m pytest --all -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # how strong the tests are: tests/mutants/README.md
 mutants: .venv/ready-dev

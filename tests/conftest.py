@@ -1,4 +1,4 @@
-"""Shapes are checked in every test; a tiny translator is trained once for those that need one."""
+"""Options and fixtures of all tests: quick and slow tests, checks of shapes, a tiny translator that is trained once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small are slower on several cores
 
-# -- shapes: what a signature says of a tensor is checked at every call
+# -- shapes: annotations of tensors are checked at every call where REGARD_CHECK_SHAPES is set
 
 
 def has_shape(hint: Any) -> bool:
@@ -50,23 +51,44 @@ IN_TRITON = (
 """Kernels are read as source by their compiler, which knows no checks."""
 parts = [path.stem for path in (Path(__file__).parents[1] / "src/regard/nn").glob("*.py") if path.stem not in IN_TRITON]
 checked_modules = [f"regard.nn.{name}" for name in parts] + ["regard.systems", "regard.decode"]
-jaxtyping.install_import_hook(checked_modules, "conftest.checked")
+if os.environ.get(
+    "REGARD_CHECK_SHAPES"
+):  # see test_shapes.py: checks around every call would double the time of all tests
+    jaxtyping.install_import_hook(checked_modules, "conftest.checked")
 
 
-@pytest.fixture(autouse=True)
-def unchecked_where_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """torch.compile cannot trace the checks: a test that calls it goes on without them."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        real = torch.compile
+# -- make test runs the quick tests, make test-all runs all
 
-        def compile_unchecked(*args: Any, **kwargs: Any) -> Any:
-            jaxtyping.config.update("jaxtyping_disable", True)
-            return real(*args, **kwargs)
 
-        monkeypatch.setattr(torch, "compile", compile_unchecked)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all", action="store_true", help="also tests marked slow, and all cases of tests marked every(n)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: runs with --all only (make test-all)")
+    config.addinivalue_line("markers", "every(n): without --all, one of n cases of the test runs")
+
+
+LONG = ("golden", "benchmarks", "compiled", "shapes", "systems", "training", "faults", "triton", "start", "cli", "seen")
+"""Files that take longest: they come first, so that no worker is left with a long one at the end."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ranks = {f"test_{name}": number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+    if config.getoption("--all") or any("::" in argument for argument in config.args):
+        return  # a test that is named runs in any case
+    kept, left, counts = [], [], Counter[str]()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        every = item.get_closest_marker("every")
+        out = item.get_closest_marker("slow") is not None or (every is not None and counts[function] % every.args[0])
+        counts[function] += 1
+        (left if out else kept).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
 
 
 @pytest.fixture(autouse=True, scope="session")

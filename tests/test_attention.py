@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -245,50 +243,6 @@ def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.M
     seen = kernels._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, False)
     assert seen == (kernels.FUSED if changed not in ("", "short") else kernels.CUDNN), "pictures have few lengths"
     assert set(kernels.FUSED) < set(kernels.CUDNN), "where cuDNN refuses, the others go on"
-
-
-TRACED = """
-import warnings
-import torch
-from regard import capabilities
-from regard.nn import kernels
-from regard.nn.attention import Attention
-from regard.nn.rules import Causal
-from regard.systems import gpt3
-from regard.waists import Batch
-
-warnings.simplefilter("error", UserWarning)
-graphs = []
-
-def keep(graph, inputs):
-    graphs.append([node.args[0] for node in graph.graph.nodes if "_backend_from_string" in str(node.target)])
-    return graph.forward
-
-# layers that share a mask
-config = gpt3.Config(width=8, depth=4, heads=2, hidden=8, vocabulary=9, length=12, end=0, band=3)
-body, batch = gpt3.build(config).eval(), Batch(torch.arange(24).view(2, 12) % 9)
-ours = torch.compile(body, fullgraph=True, backend=keep)(batch).sequence
-assert torch.equal(ours, body(batch).sequence) and len(graphs) == 1
-graphs.clear()
-
-# the way of CUDA, on the CPU
-kernels._capability_of = lambda device: (9, 0)
-capabilities._results |= {"cudnn_attention": True, "triton": False}
-kernels.sdpa = lambda q, k, v, rule, at, *more: kernels.whole(q, k, v, *more, causal=isinstance(rule, Causal))
-attention, x = Attention(128, 2).bfloat16(), torch.randn(1, kernels.CUDNN_ROW, 128, dtype=torch.bfloat16)
-traced = torch.compile(attention, fullgraph=True, backend=keep)
-assert torch.equal(traced(x, rule=Causal()), attention(x, rule=Causal()))
-assert graphs[0][:4] == ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"], graphs
-torch.use_deterministic_algorithms(True)
-traced(x, rule=Causal())
-assert graphs[1][0] == "FLASH_ATTENTION" and "CUDNN_ATTENTION" not in graphs[1][:3], graphs
-"""
-
-
-def test_attention_is_traced_as_one_graph_whatever_is_asked_of_the_device() -> None:
-    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
-    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 # -- ways around the modules

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import jaxtyping
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -40,12 +39,6 @@ def importable() -> Iterator[None]:
     sys.path.remove(str(BENCHMARKS))
     for name in {*SCRIPTS, *HELPERS} & sys.modules.keys():
         del sys.modules[name]
-
-
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes are checked in the tests of the parts; here the checks would take a third of the time."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def smoke_of(name: str, script: ModuleType, capsys: pytest.CaptureFixture[str]) -> list[str]:

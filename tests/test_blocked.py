@@ -255,6 +255,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_a_long_row_costs_memory_that_is_linear_in_its_length() -> None:
     """A table of 32,768 x 32,768 for two heads takes 8 GiB, in bits 256 MiB; windows of 66 keys 17 MiB."""
     done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True)

@@ -181,6 +181,7 @@ def test_pictures_of_one_name_from_two_folders_are_two(odd: Path) -> None:
     assert [item.captions for item in found if not isinstance(item, Empty)] == [("a", "a"), ("b", "b")]
 
 
+@pytest.mark.slow
 def test_a_captioner_that_was_interrupted_goes_on_as_if_it_was_not(odd: Path, tmp_path: Path, cli: Cli) -> None:
     small = [
         "model.encoder=resnet-tiny", "model.size=32", "model.width=24", "model.embedding=16", "model.inner=12",

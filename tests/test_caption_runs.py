@@ -49,6 +49,7 @@ def train(name: str, album: Path, out: Path, *settings: str, **more: Any) -> Any
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_is_trained_saved_and_asked(name: str, album: Path, tmp_path: Path) -> None:
     model = train(name, album, tmp_path / "run")
@@ -62,6 +63,7 @@ def test_a_run_is_trained_saved_and_asked(name: str, album: Path, tmp_path: Path
     assert info(str(tmp_path / "run")).parameters == sum(part.numel() for part in back.parameters())
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("frozen", ["true", "false"])
 def test_a_folder_is_seen_through_and_then_no_longer_needed(
@@ -95,6 +97,7 @@ def test_a_built_one_has_the_eyes_of_the_folder(tmp_path: Path) -> None:
     assert regard.build("caption-attend-tiny", encoder=str(tmp_path), device="meta").config.size == 16
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_by_the_same_words(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learnt("resnet", tmp_path / "eyes")
     monkeypatch.chdir(tmp_path)
@@ -103,6 +106,7 @@ def test_a_run_goes_on_by_the_same_words(album: Path, tmp_path: Path, monkeypatc
         assert model.config.encoder == str(tmp_path / "eyes")
 
 
+@pytest.mark.slow
 def test_eyes_that_have_learnt_nothing_are_not_frozen(album: Path, tmp_path: Path) -> None:
     assert find_preset("caption-attend-base")[1].config.frozen
     with pytest.raises(SettingError, match=r"resnet-50 has learnt nothing yet\. Name a folder"):

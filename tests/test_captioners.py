@@ -36,6 +36,7 @@ def logits_of(body: Any, batch: Batch) -> torch.Tensor:
 # -- teacher forcing and steps
 
 
+@pytest.mark.every(4)
 @kinds
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48)])
 def test_steps_say_what_a_whole_pass_says(name: str, eyes: str, height: int, width: int) -> None:
@@ -50,6 +51,7 @@ def test_steps_say_what_a_whole_pass_says(name: str, eyes: str, height: int, wid
         assert state.at.tolist() == [6, 6, 6]
 
 
+@pytest.mark.every(4)
 @kinds
 def test_neighbours_and_padding_change_nothing(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of()
@@ -148,6 +150,7 @@ def test_greedy_search_says_the_likeliest_word_each_time(name: str, eyes: str) -
         assert list(options[0].tokens) == (right[: right.index(2)] if 2 in right else right)
 
 
+@pytest.mark.every(4)
 @usual
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(name: str, eyes: str, settings: Decode) -> None:
@@ -298,6 +301,7 @@ def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
     assert float((ours - whole[:, 1]).abs().max()) < 0.05 * float(whole.abs().max()) + 0.02
 
 
+@pytest.mark.slow
 @usual
 def test_a_few_pictures_are_learnt_by_heart(name: str, eyes: str) -> None:
     torch.manual_seed(1)

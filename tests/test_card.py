@@ -90,6 +90,7 @@ def test_every_task_is_asked_here() -> None:
     assert known - tasks == {("text", "translate")}, "whose run is asked below"
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("name", MADE)
 def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

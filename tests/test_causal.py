@@ -202,6 +202,7 @@ def test_a_prompt_that_is_none_is_refused() -> None:
 # -- step by step
 
 
+@pytest.mark.every(3)
 @bands
 @rooms
 @pytest.mark.parametrize("learned", [True, False])
@@ -216,6 +217,7 @@ def test_cached_steps_are_one_pass(bands: str, room: int | None, learned: bool, 
         near(torch.stack(ours, 1), whole[:, prompt - 1 :])
 
 
+@pytest.mark.every(4)
 @bands
 @rooms
 @pytest.mark.parametrize("more", [0, 2, 20])
@@ -258,6 +260,7 @@ def test_rows_leave_and_are_taken_several_times(bands: str, room: int | None) ->
     assert state.at.tolist() == []
 
 
+@pytest.mark.every(3)
 @bands
 @pytest.mark.parametrize("room", [None, (LENGTH, LENGTH), (16, 40), (40, 16)])
 def test_rows_join_a_running_state(bands: str, room: Any) -> None:
@@ -332,6 +335,7 @@ def test_a_row_that_has_finished_may_be_stepped_on_beyond_the_context() -> None:
 # -- beams
 
 
+@pytest.mark.every(4)
 @bands
 @rooms
 @pytest.mark.parametrize("W", [1, 2, 3])

@@ -64,6 +64,7 @@ def test_pictures_may_have_different_numbers_of_references_and_no_order() -> Non
         cider([["a"]], [[]])
 
 
+@pytest.mark.slow
 def test_five_thousand_pictures_take_seconds() -> None:
     random = np.random.default_rng(0)
 

@@ -446,6 +446,7 @@ def test_others_find_the_marks_around_a_text_by_themselves(tmp_path: Path) -> No
     assert Text.load(tmp_path).encode(["a dull evening"]) == [one]
 
 
+@pytest.mark.slow
 def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

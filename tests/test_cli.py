@@ -420,6 +420,7 @@ def test_a_gpu_that_is_not_there_is_refused(cli: Cli, trained: Trained) -> None:
     assert done.code == 2 and "no cuda device" in done.err and "cpu" in done.err
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("words", [("--debug", "run", "norun", "x"), ("run", "norun", "x", "--debug")])
 def test_debug_shows_the_traceback_wherever_it_stands(words: tuple[str, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "regard", *words]

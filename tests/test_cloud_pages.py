@@ -148,6 +148,7 @@ def test_colours_of_a_still_picture_are_those_of_the_points() -> None:
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_clouds_are_drawn_beside_the_truth_over_the_names_of_their_classes(ending: str, tmp_path: Path) -> None:
     cloud = classed(right=RANDOM.integers(0, 3, 300), name="one")

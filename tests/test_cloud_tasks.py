@@ -458,6 +458,7 @@ def test_a_saved_model_answers_as_before(task: str, runs: dict[str, Path], tmp_p
     assert again.answer(asked).value == model.answer(asked).value and again.reader == model.reader
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     data, more = "rooms#samples=6,points=200", {"valid": "rooms#part=valid,samples=2,points=200"}
     shaken = ("data.turn=up", "data.jitter=0.01", "data.drop=0.2", "data.scale=0.9,1.1")

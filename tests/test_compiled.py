@@ -151,6 +151,7 @@ def test_relative_positions_are_one_graph(preset: str, relative: str) -> None:
 POINTS: dict[str, Any] = {"widths": (4, 8), "blocks": (1, 1), "rates": (1, 3), "neighbours": (4, 5)}
 
 
+@pytest.mark.slow
 def test_point_clouds_of_one_size_are_one_graph() -> None:
     body = body_of(order="sorted", **POINTS)
     whole = torch.compile(body, backend="aot_eager", fullgraph=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +100,7 @@ def pair(batch: Batch, row: int) -> tuple[list[int], list[int]]:
     return batch.x[row, : batch.mask[row]].tolist(), batch.target[row, :said].tolist()
 
 
+@pytest.mark.every(3)
 @every
 def test_a_batch_says_what_the_equations_say_of_each_pair_and_learns_so(label: str) -> None:
     model = tiny("convs2s", label)
@@ -186,6 +185,7 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
 SETTINGS = [Decode(), Decode(beam=3, best=2, penalty=1.0, form="power"), Decode(sample=True, best=2, seed=3)]
 
 
+@pytest.mark.every(3)
 @every
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_rows_are_searched_as_each_alone_and_in_fixed_shapes(label: str, settings: Decode) -> None:
@@ -306,28 +306,6 @@ def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:
     assert weights.shape == (5, 1, batch.target.shape[1], batch.x.shape[1])
     near(weights.sum(-1), torch.ones(weights.shape[:-1]).double())
     assert not weights[1, ..., int(batch.mask[1]) :].any()
-
-
-TRACED = """
-import torch
-from regard.systems.convs2s import Config, build
-from regard.waists import Batch
-
-config = Config(stages=("10x3x2", "14x1"), decoder_stages=("8x3", "11x2"), embedding=12, output=9, vocabulary=23, length=9)
-body = build(config).double().eval()
-batch = Batch(torch.arange(12).view(2, 6), torch.tensor([6, 4]), torch.arange(10).view(2, 5))
-right = body(batch).sequence
-ours = torch.compile(body, fullgraph=True, backend="aot_eager")(batch).sequence
-torch.testing.assert_close(ours, right, rtol=1e-11, atol=0)
-for a, b in zip(*(torch.autograd.grad((y**2).sum(), [*body.encoder.parameters()]) for y in (ours, right))):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-14)
-"""
-
-
-def test_it_is_compiled_as_one_graph() -> None:
-    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
-    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_it_learns_a_few_lines_by_heart_and_is_asked_by_name(pairs: Any, pairs_file: Path, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_the_page_holds_what_counted_and_no_token_can_break_out_of_it(tmp_path: 
     broken.save(tmp_path / "b.svg")
 
 
+@pytest.mark.slow
 def test_long_texts_are_drawn_within_a_sheet(explained: Explanation, tmp_path: Path) -> None:
     broken = replace(explained, decided=Decided("good", (("good", 0.9), ("bad", 0.1)), (long_text(second=2004),)))
     drawn = broken.save(tmp_path / "a.svg").read_text("utf-8")
@@ -162,6 +163,7 @@ def test_what_was_left_out_of_a_text_stands_between_its_halves(explained: Explan
     assert data["decided"]["counted"][0]["tokens"][3] == 1234
 
 
+@pytest.mark.slow
 def test_short_texts_stand_beside_each_other(explained: Explanation, tmp_path: Path) -> None:
     def size(one: Explanation) -> tuple[float, float]:
         drawn = one.save(tmp_path / "a.svg").read_text("utf-8")

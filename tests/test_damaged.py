@@ -44,6 +44,7 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
 def test_no_flipped_bit_is_believed(name: str, two: Path) -> None:
     path = two / "step-00000008" / name
@@ -86,6 +87,7 @@ def harm(path: Path, chance: random.Random) -> None:
         os.truncate(path, chance.randrange(path.stat().st_size))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(seed: int, halved: Path, whole: Path) -> None:
     chance = random.Random(seed)

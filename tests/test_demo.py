@@ -22,6 +22,9 @@ from regard.runs.demos import DEMOS
 from regard.runs.demos.caption import regards
 from regard.runs.progress import Reporter
 
+pytestmark = pytest.mark.slow
+
+
 SMALL = {"train": (4, 12, 0, 0, 0), "valid": (2, 4, 2, 0, 0), "test": (2, 6, 0, 0, 0), "test-pairs": (0, 2, 0, 0, 0)}
 FEW = (
     "model.size=48", "model.tap=2", "model.width=16", "model.embedding=8", "model.inner=8", "data.vocabulary=300",

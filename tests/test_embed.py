@@ -136,6 +136,7 @@ def test_others_read_what_is_saved(model: Model, tmp_path: Path) -> None:
     near(values(regard.load(tmp_path).answer(ASKED)), values(model.answer(ASKED)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("pooling", [Pooling("cls", False, 7), Pooling("max", True, 9, True)])
 def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
     pooling: Pooling, published: Path, tmp_path: Path

@@ -70,6 +70,7 @@ def test_it_goes_on_as_the_search_does(plain: ModuleType, tmp_path: Path) -> Non
     assert len(drawn) == 30 and all(0 <= token < 23 for token in drawn)
 
 
+@pytest.mark.slow
 def test_it_runs_as_it_says(tmp_path: Path) -> None:
     text = Text.language(["to be or not to be", "that is the question"] * 20, 270)
     model = tiny("gpt2", vocabulary=text.size, end=text.id_of(END_OF_TEXT))

@@ -67,6 +67,7 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monke
         return model.task.logits(model, batch)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("system", ["bert", "gpt2"])
 def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
     system: str, monkeypatch: pytest.MonkeyPatch
@@ -188,6 +189,7 @@ def reader(request: pytest.FixtureRequest) -> Model:
     return model.eval()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("keyword", DECIDE)
 def test_the_word_that_decides_is_the_word_that_counted(reader: Model, keyword: str) -> None:
     shares = []

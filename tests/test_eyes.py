@@ -52,6 +52,7 @@ def captioner(name: str, **changes: Any) -> Any:
     return model, open_eyes(model)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("system", SEEN)
 @pytest.mark.parametrize("name", ["caption-fixed", "caption-attend", "caption-transformer", "caption-vit"])
 def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def test_all_is_on_the_disk_before_it_has_its_name(calls: list[str]) -> None:
             assert calls[number - 1] == call.replace("replace", "fsync")
 
 
+@pytest.mark.every(14)
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_any_stage_a_run_goes_on_as_if_nothing_had_happened(
     stage: str, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
@@ -161,6 +162,7 @@ def test_killed_at_any_stage_a_run_goes_on_as_if_nothing_had_happened(
 BEGINNING = [f"{call} .{name}.json.writing" for name in ("tokenizer", "regard") for call in JSON]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("stage", BEGINNING)
 def test_killed_before_it_had_begun_a_run_can_begin_again(
     stage: str, victims: Victims, unbroken: Path, tmp_path: Path
@@ -170,6 +172,7 @@ def test_killed_before_it_had_begun_a_run_can_begin_again(
     same(tmp_path / "run", unbroken)
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("stage", GOING_ON)
 def test_killed_while_it_goes_on_it_goes_on_again(stage: str, victims: Victims, unbroken: Path, tmp_path: Path) -> None:
     assert victims.begin(tmp_path / "run", at=["average", 8])["code"] == -signal.SIGKILL
@@ -178,6 +181,7 @@ def test_killed_while_it_goes_on_it_goes_on_again(stage: str, victims: Victims, 
     same(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_killed_again_and_again_at_random_it_arrives(
     seed: int, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
@@ -196,6 +200,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_near_an_end_of_another_kind_it_ends_the_same(ending: str, victims: Victims, tmp_path: Path) -> None:
     settings, listed = ENDINGS[ending], tmp_path / "calls"
@@ -240,6 +245,7 @@ def paragraph(done: Any) -> str:
     return said
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("stage", WRITES)
 def test_where_nothing_more_can_be_written_that_is_said_and_nothing_is_lost(
     stage: str, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
@@ -255,6 +261,7 @@ FILLED = [("write log.jsonl", 3), ("write .model.safetensors.writing", 2), ("wri
 FILLED += [("write checkpoints/.writing-N/state.safetensors", 2), ("open .regard.json.writing", 1)]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("at", FILLED, ids=lambda at: " ".join(map(str, at)))
 def test_a_disk_that_fills_up_loses_no_checkpoint(
     at: tuple[str, int], victims: Victims, unbroken: Path, tmp_path: Path
@@ -287,6 +294,7 @@ def stopped_process(words: list[str], log: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_until_the_first_is_gone(victims: Victims, tmp_path: Path) -> None:
     more = ["data.workers=2", "train.steps=30", "train.every=10"]
     run, settings = tmp_path / "run", [*TINY, *SHORT, *more]

@@ -151,6 +151,7 @@ for batch in grains:
 """
 
 
+@pytest.mark.slow
 @linux
 def test_workers_end_when_the_run_is_killed() -> None:
     run = subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True)
@@ -171,6 +172,7 @@ def test_a_run_with_workers_is_the_run_without_them(few: Path, whole: Path, tmp_
     assert rows(tmp_path / "run") == rows(whole)
 
 
+@pytest.mark.slow
 @linux
 def test_a_run_may_go_on_with_another_number_of_workers(halved: Path, whole: Path) -> None:
     train_tiny((), halved, *TWELVE, "data.workers=1", resume=True)

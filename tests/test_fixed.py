@@ -35,6 +35,7 @@ def asked(rows: int, model: Any) -> tuple[Batch, torch.Tensor]:
     return Batch(x, lengths, prompt), lengths + 4
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("rows", [1, 3, 5])
 def test_fixed_shapes_find_what_growing_ones_find(settings: Decode, rows: int) -> None:
@@ -53,6 +54,7 @@ def test_fixed_shapes_find_what_growing_ones_find(settings: Decode, rows: int) -
     assert len(_shelves[model.body].recordings) == 1
 
 
+@pytest.mark.slow
 def test_recordings_of_many_sizes_are_forgotten_in_turn() -> None:
     model = tiny("transformer")
     with torch.inference_mode():
@@ -137,6 +139,7 @@ def test_a_model_that_nobody_holds_is_gone_with_its_recordings() -> None:
     assert gone() is None
 
 
+@pytest.mark.slow
 def test_two_threads_ask_one_model() -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)

@@ -154,6 +154,7 @@ for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, si
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs in test_on_a_gpu_every_way_is_the_rule")
 def test_the_kernel_beside_flash_says_what_the_plain_form_says() -> None:
     pytest.importorskip("triton")
@@ -165,42 +166,6 @@ def test_the_kernel_beside_flash_says_what_the_plain_form_says() -> None:
 
 
 # -- compiled, and on a GPU
-
-TRACED = """
-import sys
-import torch
-sys.path.insert(0, "tests")
-import test_flashed as test
-from oracle import near, noise, noisy
-from regard.nn import banded, flashed
-from regard.nn.reaching import Reaching
-from regard.nn.rules import Global, Real, Rule, Window
-
-def forward(*given):
-    out, lse, _ = test.flash_forward(*given)
-    return out, lse, torch.zeros(2, dtype=torch.uint64)
-
-flashed.flash_forward = forward
-flashed.flash_backward = lambda *given: test.flash_backward(*given[:6], torch.tensor(0), *given[7:])
-banded.way_for = lambda *_: "flash"
-module, x = noisy(Reaching(24, 3)), noise(2, 40, 24).requires_grad_()
-marks = torch.arange(40).expand(2, -1) == torch.tensor([[0], [7]])
-found = []
-for run in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
-    rule = (Window(3, 3) | Global(marks, most=2)) & Real(torch.tensor([30, 40]))
-    out = run(x, rule=rule)
-    found.append([out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])])
-for ours, right in zip(*found, strict=True):
-    near(ours, right)
-"""
-
-
-def test_attention_with_marks_that_were_counted_before_is_traced_as_one_graph() -> None:
-    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
-    root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
-    done = subprocess.run([sys.executable, "-c", TRACED], env=environment, cwd=root, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -263,6 +263,7 @@ def test_to_be_watched_changes_no_answer(system: str, task: str) -> None:
         near(look.weights.sum(-1), torch.ones(look.weights.shape[:-1], dtype=torch.float64), 1e-12)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("system", "task"), [ASKED[number] for number in (0, 3, 4, 5, 7)])
 def test_every_system_with_attention_is_laid_over_the_picture(system: str, task: str, tmp_path: Path) -> None:
     model = made(system, task)

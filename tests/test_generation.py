@@ -34,6 +34,7 @@ def test_a_temperature_of_zero_is_greedy(body: Any) -> None:
 # -- rows beside each other
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_of_different_lengths_say_what_each_says_alone(body: Any, way: dict[str, Any]) -> None:
     together = search(body, *asked([0, 1, 2, 3, 4], **way))
@@ -132,6 +133,7 @@ def test_many_draws_are_made_in_parts_that_change_nothing(body: Any, budget: int
     assert max(sizes) == {1: 1, 4: 4, 10: 10}.get(most, 20), "no more at once, and no fewer than need be"
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("paths", [1, 2, 3, 7])
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(

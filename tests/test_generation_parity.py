@@ -80,6 +80,7 @@ def ways(beams: int) -> list[Decode]:
     return [Decode(beam=beams, best=beams, penalty=1.0, form="power", repetition=penalty) for penalty in PENALTIES]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("prompt", [1, 3])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_translator_repeats_itself_as_theirs_does(beams: int, prompt: int) -> None:
@@ -124,6 +125,7 @@ def their_gpt2(body: Any) -> Any:
     return theirs
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("beams", [1, 2, 4])
 def test_a_gpt_repeats_itself_as_theirs_does(beams: int) -> None:
     body, different = small(), set()

@@ -95,6 +95,7 @@ def test_values_that_differ_are_told_apart(expected: Any, found: Any) -> None:
 # -- values
 
 
+@pytest.mark.every(2)
 @of_kind("training")
 def test_four_steps_of_training_have_the_recorded_losses(workshop: Workshop, entry: str) -> None:
     check(workshop, entry)

@@ -113,6 +113,7 @@ def clauses(target: str) -> list[list[str]]:
     return [clause.split() for clause in target.split(" , ")]
 
 
+@pytest.mark.slow
 def test_the_corpus_has_its_sizes_and_no_pair_twice(pairs: Corpus) -> None:
     assert [len(part) for part in (pairs.train, pairs.valid, pairs.test)] == [117_000, 1_000, 2_000]
     assert len({pair.source for pair in everything(pairs)}) == 120_000
@@ -129,6 +130,7 @@ def test_the_corpus_is_always_the_same(pairs: Corpus) -> None:
     assert corpus(400, seed=1) == corpus(400, seed=1) != corpus(400, seed=2)
 
 
+@pytest.mark.slow
 def test_every_english_sentence_has_one_translation(meanings: dict[Pair, list[Sentence]]) -> None:
     for pair, sentences in meanings.items():
         assert [german(sentence) for sentence in sentences] == [pair.target], pair
@@ -151,6 +153,7 @@ def test_unseen_combinations_are_possible_ones() -> None:
     assert subjects | objects | adjectives >= UNSEEN
 
 
+@pytest.mark.slow
 def test_every_held_out_sentence_has_an_unseen_combination(pairs: Corpus, meanings: dict[Pair, list[Sentence]]) -> None:
     for pair in pairs.valid + pairs.test:
         assert not UNSEEN.isdisjoint(combinations(meanings[pair][0])), pair

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -271,20 +269,3 @@ def test_files_of_timm_are_read_too(tmp_path: Path) -> None:
     near(head(body(Batch(PIXELS)).summary), peer(PIXELS)[0].logits, 1e-11)
     with pytest.raises(WeightsError, match=r"not expected: vit\.blocks\.7\.norm1\.weight"):
         filled(config, {**made, "blocks.7.norm1.weight": made["blocks.2.norm1.weight"]})
-
-
-def test_bodies_of_patches_compile_to_one_graph() -> None:
-    """In a process without checked shapes, which cannot be traced."""
-    code = """
-import torch
-from regard.systems import hybrid, vit
-from regard.waists import Batch
-sizes = dict(size=16, channels=2, width=12, depth=1, heads=3, hidden=20)
-bodies = {vit.build(vit.Config(patch=4, **sizes)): (0, 0)}
-bodies[hybrid.build(hybrid.Config(stages=(1, 1), start=8, groups=4, **sizes))] = (-2, 0)
-for body, taps in bodies.items():
-    compiled = torch.compile(body.eval(), backend="eager", fullgraph=True, dynamic=False)
-    batch = Batch(torch.randn(2, 2, 24, 40))
-    assert all(map(torch.equal, compiled(batch, taps).taps, body(batch, taps).taps))
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

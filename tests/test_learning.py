@@ -51,6 +51,7 @@ def mean_of(run: Path, group: str, *steps: int) -> dict[str, torch.Tensor]:
     return {name.removeprefix(group): torch.stack([s[name].double() for s in states]).mean(0) for name in names}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("more", [(), ("train.average=0.9",)], ids=["weights", "their averages"])
 def test_the_mean_of_the_last_checkpoints_is_what_is_saved_where_it_is_better(
     more: tuple[str, ...], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +78,7 @@ def test_where_the_mean_is_no_better_the_best_is_kept(
     assert facts(run)["best"]["step"] == 12 and "merged" not in facts(run)["best"]
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_signal_do_not_count_in_the_mean(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_patience_ends_the_run_and_a_resumed_one_has_nothing_left_to_do(tired: t
     assert (rows(run), facts(run)) == before and checkpoints(run)[-1] == "step-00000006"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("step", [3, 5, 6])
 def test_patience_counts_on_in_a_resumed_run(step: int, tired: tuple[Path, str], few: Path, tmp_path: Path) -> None:
     with stopped_in(step):
@@ -147,6 +150,7 @@ def test_what_is_frozen_or_has_no_rate_stays_bit_for_bit(
     assert (learnt == changed) == frozen and (" frozen) on cpu" in said) == frozen
 
 
+@pytest.mark.slow
 def test_a_frozen_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
     more = (*TWELVE, "train.freeze=encoder.*", "train.rates=decoder.*=1e-3,tokens.*=2e-3", "train.average=0.9")
     train_tiny(few, tmp_path / "whole", *more)
@@ -252,34 +256,6 @@ def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it
     same_tensors(tmp_path / "run/model.safetensors", whole / "model.safetensors")
 
 
-COMPILED = """
-import json, sys
-import torch
-import regard
-from torch._dynamo.utils import counters
-
-backend, data, out, *settings = sys.argv[1:]
-real = torch.compile
-torch.compile = lambda *args, **more: real(*args, **more, backend=backend)
-regard.train("translate", data, out=out, settings=settings)
-print(json.dumps([counters["stats"]["unique_graphs"], len(counters["graph_break"]), len(counters["unimplemented"])]))
-"""
-
-
-def test_packed_grains_of_different_content_are_compiled_once(few: Path, tmp_path: Path) -> None:
-    """In a process of its own: the checks of shapes that tests put around functions cannot be compiled."""
-    more = (*TWELVE, "train.packed=on", "model.dropout=0", "train.accumulate=2", "train.steps=6", "train.every=3")
-    # what is counted needs no machine code; torch cannot build it where the environment lies in a folder with a blank
-    backend = "inductor" if shutil.which("g++") and " " not in sys.prefix else "aot_eager"
-    words = [backend, str(few), str(tmp_path / "compiled"), *TINY, *more, "train.compile=on"]
-    done = subprocess.run([sys.executable, "-c", COMPILED, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [1, 0, 0], "one graph, no breaks"
-    train_tiny(few, tmp_path / "plain", *more, "train.compile=off")
-    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=1e-5)
-    assert len(set(losses(tmp_path / "plain"))) > 4
-
-
 def test_a_run_goes_on_packed_as_it_began_wherever_it_goes_on(few: Path, tmp_path: Path) -> None:
     """What a device without the kernel would choose for a new run does not matter."""
     out = tmp_path / "run"
@@ -308,6 +284,7 @@ def test_a_second_sigterm_does_not_break_the_save(few: Path, tmp_path: Path, mon
     assert "step-00000006" in checkpoints(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_saved_when_the_last_one_is_old(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with stopped_in(4):
@@ -331,6 +308,7 @@ def test_validation_data_that_is_trained_on_is_told(few: Path, tmp_path: Path) -
     assert "40 training pairs are also in the validation data" in said
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_loses_the_words_and_not_the_run(few: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "regard", "train", "translate", "--data", str(few), "--out", str(tmp_path / "run")]
     process = subprocess.Popen(

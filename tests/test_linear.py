@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import regard
 from regard.capabilities import available
 from regard.nn.block import Feed
 from regard.nn.linear import PACKED, Linear, _kept, activated, linear, recheck
@@ -110,20 +109,3 @@ def test_weights_that_changed_are_packed_anew(change: Callable[[Linear], None]) 
     after = said(layer, x)
     assert torch.allclose(after, F.linear(x, layer.weight, layer.bias), atol=1e-4)
     assert not torch.allclose(after, before, atol=1e-3)
-
-
-def test_a_model_that_is_compiled_is_compiled_once() -> None:
-    """A count of searches that the graph depended on would make each call a new graph."""
-    model, graphs = regard.build("bert-mini", task="embed", width=8, heads=2, hidden=8, depth=1).eval(), []
-
-    def keep(graph: torch.fx.GraphModule, given: list[torch.Tensor]) -> torch.fx.GraphModule:
-        graphs.append(graph)
-        return graph
-
-    called, x = torch.compile(model.states, backend=keep), torch.randint(5, 100, (2, 6))
-    with torch.inference_mode():
-        called(x)
-        first = len(graphs)
-        called(x)
-        called(x)
-    assert len(graphs) == first

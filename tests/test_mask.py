@@ -483,6 +483,7 @@ def test_a_run_is_what_transformers_reads(trained: tuple[Path, str]) -> None:
              right.seq_relationship_logits, 1e-5)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_weights(corpus: Path, tmp_path: Path) -> None:
     train(corpus, tmp_path / "whole")
     with stopped_in(6):

@@ -59,6 +59,7 @@ def plain_nearest(
 # -- neighbours
 
 
+@pytest.mark.every(2)
 @kinds
 @dtypes
 @pytest.mark.parametrize("counts", COUNTS)
@@ -113,6 +114,7 @@ def test_search_has_no_gradient() -> None:
 # -- by cells
 
 
+@pytest.mark.every(7)
 @kinds
 @dtypes
 @pytest.mark.parametrize("count", [3, 16])

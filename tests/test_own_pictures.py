@@ -157,6 +157,7 @@ def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_pa
     assert "/a/0.png  in 0.png" in str(named.places[0]) and all("10.png" not in str(place) for place in named.places)
 
 
+@pytest.mark.slow
 def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> None:
     sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=8", "train.passes=0"]
     regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from typing import Any
 
 import mpmath
@@ -343,53 +341,9 @@ def test_only_the_named_are_watched_and_an_unknown_name_is_refused() -> None:
     assert hooks(model) == 0
 
 
-def test_a_model_compiled_before_is_watched_all_the_same() -> None:
-    model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
-    compiled = torch.compile(model, backend="eager")
-    with torch.no_grad():
-        before = compiled(x, y)
-        with watch(compiled) as seen:  # type: ignore[arg-type]
-            near(compiled(x, y), before)
-        assert seen.names() == NAMES
-        near(compiled(x, y), before)
-    assert len(seen.looks) == 3 and hooks(model) == 0
-
-
 def test_the_steps_of_a_decoding_are_joined_into_one_map() -> None:
     steps = [noise(1, 2, 1, width, seed=width) for width in (1, 2, 3)]
     joined = Seen([Look("it", step) for step in steps] + [Look("other", noise(1, 2, 1, 9))]).weights("it")
     assert joined.shape == (1, 2, 3, 3)
     assert all(torch.equal(joined[:, :, n : n + 1, : n + 1], steps[n]) for n in range(3))
     assert not joined.triu(1).any()
-
-
-COMPILED = """
-import torch
-from regard.nn.block import vaswani_block
-from regard.nn.norm import Norm
-
-added, taken = Norm.added, []
-Norm.added = lambda *given: taken.append(torch.compiler.is_compiling()) or added(*given)
-x = torch.randn(2, 5, 16, dtype=torch.float64)
-for norm in ("pre", "post"):
-    block, heard = vaswani_block(16, 2, 32, norm=norm).double().eval(), []
-    with torch.no_grad():
-        for part in block.parameters():
-            part.normal_()
-        wanted = block(x)
-        assert not taken
-        assert torch.allclose(torch.compile(block, backend="eager", fullgraph=True)(x), wanted, atol=1e-10), norm
-        assert taken == [True] * (norm == "pre"), taken
-        torch._dynamo.reset()
-        taken.clear()
-        block.feed.register_forward_hook(lambda *_: heard.append("feed"))
-        assert torch.allclose(torch.compile(block, backend="eager")(x), wanted, atol=1e-10), norm
-        assert heard == ["feed"] and not taken
-"""
-
-
-def test_a_compiled_block_says_what_it_says_by_itself() -> None:
-    """Its sum and norm are one step there; who listens to its parts is heard all the same. In a process of its own: the checks
-    of shapes that tests put around functions cannot be compiled."""
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

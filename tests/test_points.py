@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -151,6 +148,7 @@ def test_a_cloud_that_moves_away_says_the_same() -> None:
 # -- gradients
 
 
+@pytest.mark.every(4)
 @forms
 @orders
 def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: Any) -> None:
@@ -229,45 +227,6 @@ def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- compiled, and in other precisions
-
-
-COMPILED = """
-import torch
-from dataclasses import replace
-from torch._dynamo.testing import CompileCounterWithBackend
-from test_points import body_of, packed
-from regard.waists import Batch
-
-tiny = {"widths": (4, 8), "blocks": (1, 1), "rates": (1, 3), "neighbours": (4, 5)}
-body = body_of(order="sorted", **tiny)
-whole = torch.compile(body, backend="aot_eager", fullgraph=True)
-x = packed((24, 24)).x.view(2, 24, 5)
-for training in (False, True):  # clouds of one size: nothing interrupts it
-    body.train(training)
-    assert torch.allclose(whole(Batch(x)).sequence, body(Batch(x)).sequence, atol=1e-12)
-whole(Batch(x)).sequence.sum().backward()
-assert all(part.grad is not None for part in body.parameters())
-
-torch._dynamo.reset()
-body, counter = body_of(**tiny).eval(), CompileCounterWithBackend("eager")
-compiled = torch.compile(body, backend=counter, dynamic=True)
-for number, counts in enumerate(((40, 61), (51, 72), (48, 77), (90, 47), (64, 65), (81, 42), (37, 84))):
-    batch = packed(counts)
-    with torch.no_grad():
-        assert torch.allclose(compiled(batch).sequence, body(batch).sequence, atol=1e-12)
-    if number == 1:
-        first = counter.frame_count
-assert counter.frame_count == first, (first, counter.frame_count)  # sizes that differ are compiled once
-"""
-
-
-def test_compiled_it_says_the_same_and_new_sizes_are_not_compiled_anew() -> None:
-    # in a process of its own: compilers cannot read the checks of shapes that tests add
-    source = Path(__file__).parent
-    path = f"{source.parent / 'src'}{os.pathsep}{source}"
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_sixteen_bits_say_about_the_same() -> None:

@@ -70,6 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- a painter that tells classes apart
 
 
+@pytest.mark.slow
 def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) -> None:
     from transformers import AutoImageProcessor, ImageGPTForImageClassification
 
@@ -108,6 +109,7 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
     assert again.code == 0, again.err
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(place: Path, tmp_path: Path) -> None:
     short = (
         *SMALL, "model.size=12", "model.colours=200", "train.steps=6", "train.images=8", "train.every=3", "data.crop=0.5",
@@ -177,6 +179,7 @@ def saved(name: str, folder: Path) -> Path:
     return model.save(folder / name)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", BODIES)
 def test_every_body_is_asked_for_all_its_layers(name: str, place: Path, tmp_path: Path) -> None:
     found = probe(saved(name, tmp_path), str(place / "pictures"), most=20, out=tmp_path / "it.svg")

@@ -191,6 +191,7 @@ def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
     assert model.task.name == "recall"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("ending", ["png", "html", "json"])
 def test_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str) -> None:
     model = regard.load(run)

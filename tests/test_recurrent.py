@@ -86,6 +86,7 @@ def test_rows_join_others_that_have_said_more(name: str, label: str, lengths: tu
     near(ours, torch.cat([logits(model, part)[:, -1] for part in parts]))
 
 
+@pytest.mark.every(6)
 @cases
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(name: str, label: str, settings: Decode) -> None:
@@ -180,6 +181,7 @@ def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) 
     assert told.flops > 0 and told.parameters == sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.every(2)
 def test_a_run_that_goes_on_is_the_same_bit_for_bit(run: Path, tmp_path: Path) -> None:
     from conftest import stopped_in
 

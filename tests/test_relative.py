@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +73,7 @@ def reading(batch: Batch, ids: Tensor) -> Batch:
 # -- generating
 
 
+@pytest.mark.every(5)
 @cases
 @rooms
 def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: str, room: int | None) -> None:
@@ -101,6 +100,7 @@ def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: s
             near(model.body.step(ids[torch.arange(3), torch.tensor(lengths) - 1], state), right[range(3), [1, 4, 0]])
 
 
+@pytest.mark.every(5)
 @cases
 @rooms
 def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | None) -> None:
@@ -157,6 +157,7 @@ def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
         assert not used
 
 
+@pytest.mark.every(5)
 @cases
 @pytest.mark.parametrize("settings", [Decode(), Decode(beam=3)])
 def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: str, settings: Decode) -> None:
@@ -230,24 +231,6 @@ def test_what_is_watched_is_what_was_done(case: str) -> None:
     with watch(plain) as before:
         plain.body(batch)
     assert all(not torch.allclose(seen.weights(name), before.weights(name)) for name in own)
-
-
-TRACED = """
-import torch, regard
-from regard.waists import Batch
-x = torch.randint(3, 60, (2, 9))
-for preset, relative in (("transformer-tiny", "buckets"), ("gpt2-tiny-char", "rotary"), ("gpt2-tiny-char", "shaw")):
-    body = regard.build(preset, relative=relative, positions="none", depth=2).body.eval()
-    batch = Batch(x, target=x if preset.startswith("trans") else None)
-    traced = torch.compile(body, backend="eager", fullgraph=True)(batch).sequence
-    assert torch.equal(traced, body(batch).sequence), relative
-"""
-
-
-def test_a_pass_is_traced_as_one_graph() -> None:
-    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
-    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_all_blocks_share_is_made_once_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def test_a_body_says_before_it_reads_what_it_will_keep(name: str, label: str) ->
     assert body.held(batch) == Held(kept, logits.shape[1])
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize(("name", "label"), [(name, label) for name, label in ROLLING if not label])
 @pytest.mark.parametrize("way", [{}, {"beam": 3, "best": 2}, {"sample": True, "best": 3, "seed": 4}])
 @pytest.mark.parametrize("paths", [1, 2, 4])

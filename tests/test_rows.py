@@ -105,6 +105,7 @@ def test_parquet_has_lists_numbers_and_optional_columns_too(folder: Path) -> Non
     assert rows("a.parquet", ("document",))[0] == (1, {"document": "a"})  # the only column of text
 
 
+@pytest.mark.slow
 def test_long_rows_of_parquet_are_read_few_at_a_time(folder: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     import tracemalloc

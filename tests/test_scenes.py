@@ -29,6 +29,7 @@ def made() -> dict[str, list[Scene]]:
     return scenes.parts()
 
 
+@pytest.mark.slow
 def test_the_set_is_the_same_everywhere(made: dict[str, list[Scene]]) -> None:
     digest = hashlib.sha256()
     for name in PARTS:
@@ -57,6 +58,7 @@ def test_a_scene_is_said_by_the_rules(things: list[Thing], right: str) -> None:
         assert caption(ordered(turned)) == right
 
 
+@pytest.mark.slow
 def test_captions_say_their_scenes_and_nothing_else_is_one(made: dict[str, list[Scene]]) -> None:
     for scene in itertools.chain(*made.values()):
         assert scene.things == ordered(scene.things)
@@ -82,6 +84,7 @@ def test_words_know_what_they_name() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_parts_have_their_sizes_and_no_arrangement_twice(made: dict[str, list[Scene]]) -> None:
     seen: set[frozenset[Thing]] = set()
     for name, many in PARTS.items():
@@ -95,6 +98,7 @@ def test_parts_have_their_sizes_and_no_arrangement_twice(made: dict[str, list[Sc
         assert len({(thing.colour, thing.shape) for thing in scene.things}) == len(scene.things)
 
 
+@pytest.mark.slow
 def test_unseen_combinations_are_unseen_and_all_others_seen(made: dict[str, list[Scene]]) -> None:
     """Counted from the captions alone, as a model meets them."""
 

@@ -311,6 +311,7 @@ def test_what_is_drawn_from_are_the_likeliest_tokens(settings: Narrowing) -> Non
     assert torch.equal(narrowed > 0, right > 0) and (narrowed - right).abs().max() < 1e-14
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("settings", NARROWINGS)
 def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> None:
     chain, draws = Chain(vocabulary=7, seed=3), 20000

@@ -37,6 +37,7 @@ def test_the_tasks_of_a_system_exist_in_a_form_for_pictures(name: str) -> None:
     assert set(system.published.keys) <= set(field_types(system.config))
 
 
+@pytest.mark.every(4)
 @presets
 def test_a_preset_has_exactly_the_parameters_it_says_and_is_told_about(preset: str) -> None:
     told = info(preset)

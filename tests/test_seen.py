@@ -110,6 +110,7 @@ def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> No
             found.save(tmp_path / name, layer=3)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing_in_pictures_that_chance_changes(tmp_path: Path) -> None:
     data = paint(tmp_path / "data", 40)
     more = (
@@ -271,6 +272,7 @@ def test_answers_that_are_pictures_are_left_as_files(
     assert len(list((tmp_path / "out of it").iterdir())) == 36
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("metric", [True, False])
 def test_distances_are_learnt(tmp_path: Path, metric: bool) -> None:
     data = landscape(tmp_path / "data", 40, depth=True)

@@ -54,6 +54,7 @@ def steps(model: Model, state: Any, tokens: Tensor) -> Iterator[Tensor]:
         yield model.body.step(tokens[:, at], state)
 
 
+@pytest.mark.every(4)
 @generating
 @pytest.mark.parametrize("prompt", [1, 2, 4])
 @pytest.mark.parametrize("room", [None, 7, 11])
@@ -67,6 +68,7 @@ def test_step_by_step_says_what_one_pass_says(name: str, label: str, prompt: int
     near(ours, right[:, prompt - 1 :])
 
 
+@pytest.mark.every(4)
 @generating
 @pytest.mark.parametrize("prompt", [1, 3])
 @pytest.mark.parametrize("room", [None, 9])
@@ -94,6 +96,7 @@ def test_kept_rows_go_on_from_their_own_past(name: str, label: str, prompt: int,
         near(last, model.body.read(model.body(alone).sequence)[:, -1])
 
 
+@pytest.mark.every(3)
 @generating
 @pytest.mark.parametrize("room", [None, 9])
 def test_reordered_rows_of_one_source_exchange_their_pasts(name: str, label: str, room: int | None) -> None:
@@ -115,6 +118,7 @@ def test_reordered_rows_of_one_source_exchange_their_pasts(name: str, label: str
         near(ours, model.body.read(model.body(chosen).sequence)[:, 3:])
 
 
+@pytest.mark.every(4)
 @generating
 @pytest.mark.parametrize("rooms", [(None, None), (9, 9), (12, 8)])
 def test_rows_that_join_say_what_they_say_alone(name: str, label: str, rooms: tuple[int | None, int | None]) -> None:

@@ -358,6 +358,7 @@ def test_the_first_that_is_too_long_is_named_where_it_lies_now(pairs: Pairs, tmp
         assert ("3 rows with an empty side are skipped" in said) == bool(blank)
 
 
+@pytest.mark.slow
 def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, monkeypatch: Any) -> None:
     data = write_pairs(tmp_path / "d.tsv", [(f"{source} {n}", target) for n in range(4) for source, target in pairs])
     seen: list[int] = []

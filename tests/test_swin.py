@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -473,25 +471,6 @@ def test_a_body_that_was_asked_first_can_learn_afterwards() -> None:
     body(Batch(x)).summary.sum().backward()
     near(first.clone(), body(Batch(x)).summary)
     assert all(p.grad is not None for p in body.parameters()) and shifted._kept.cache_info().hits > 0
-
-
-TRACED = """
-import warnings
-import torch
-from regard.systems import swin
-from regard.waists import Batch
-warnings.simplefilter("error", UserWarning)
-body = swin.build(swin.Config(width=8, patch=2, depths=(2, 1, 1, 1), heads=(1, 1, 1, 1), window=3)).double().eval()
-traced = torch.compile(body, backend="eager", fullgraph=True, dynamic=False)
-batch = Batch(torch.randn(2, 3, 57, 43, dtype=torch.float64))
-assert torch.allclose(traced(batch).summary, body(batch).summary, 1e-12)
-"""
-
-
-def test_a_pass_is_traced_as_one_graph() -> None:
-    """In a process of its own, where shapes are not checked: the checks cannot be traced."""
-    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_sixteen_bits_are_near_to_thirty_two() -> None:

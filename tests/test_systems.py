@@ -153,6 +153,7 @@ def test_a_small_preset_reads_and_says_something_at_once(preset: str) -> None:
     assert logits.shape == (1, 6, model.config.vocabulary) and bool(logits.isfinite().all())
 
 
+@pytest.mark.every(6)
 @presets
 def test_a_preset_is_told_about_layer_by_layer(preset: str) -> None:
     told = info(preset)
@@ -197,6 +198,7 @@ def test_dropout_works_in_training_and_only_then(name: str, label: str) -> None:
     assert not torch.equal(asked(model, batch), asked(model, batch))
 
 
+@pytest.mark.every(3)
 @cases
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_packed_rows_learn_what_padded_rows_learn(name: str, label: str, smoothing: float) -> None:
@@ -247,6 +249,7 @@ def beside(batch: Batch, more: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.every(4)
 @cases
 @pytest.mark.parametrize("form", ["lengths", "marks"])
 @pytest.mark.parametrize("more", [0, 3])
@@ -311,6 +314,7 @@ def same_model(ours: Model, right: Model) -> None:
     assert all(p.requires_grad and p.is_leaf and not p.is_meta for p in ours.parameters()) and not ours.training
 
 
+@pytest.mark.every(4)
 @cases
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_saved_model_comes_back_bit_for_bit(name: str, label: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -324,6 +328,7 @@ def test_a_saved_model_comes_back_bit_for_bit(name: str, label: str, dtype: torc
     assert not [path for path in (tmp_path / "it").iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.every(5)
 @cases
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_file_holds_one_dtype(name: str, label: str, dtype: torch.dtype, tmp_path: Path) -> None:

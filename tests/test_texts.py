@@ -328,6 +328,7 @@ def test_the_tokens_of_passages_are_those_of_the_whole(make: Any, monkeypatch: p
         assert [i for item in found for i in tokenizer.encode(item.text).ids] == tokenizer.encode(text).ids
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("line", ["some words of a line, as text has them\n", "one line without an end "])
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_memory_does_not_grow_with_the_file(folder: Path, line: str, name: str) -> None:

@@ -14,6 +14,9 @@ import pytest
 from conftest import TINY, checkpoints, interrupted, rows, stopped_in, train_tiny
 from regard.errors import RunError
 
+pytestmark = pytest.mark.slow
+
+
 RUN = (
     "train.steps=48", "train.every=16", "train.log=4", "train.accumulate=2", "train.average=0.9", "data.share=0.1",
     "data.score=2", "decode.longer=5",

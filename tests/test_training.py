@@ -126,6 +126,7 @@ def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: T
     assert min(kept) == most  # data.longest: pairs with *more* tokens than this are skipped
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_gives_the_same_training(kind: str, pairs: Pairs, whole: Path, tmp_path: Path) -> None:
     train_tiny(KINDS[kind](tmp_path, pairs[:40]), tmp_path / "run", *TWELVE, "train.steps=2")
@@ -139,6 +140,7 @@ BOTH = ("train.accumulate=2", "train.average=0.5", "model.dropout=0.2", "train.s
 VARIANTS = [(), ("train.average=0.9",), BOTH]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("more", VARIANTS, ids=["plain", "averaged", "accumulated"])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(more: tuple[str, ...], few: Path, tmp_path: Path) -> None:
     train_tiny(few, tmp_path / "whole", *TWELVE, *more)

@@ -249,6 +249,7 @@ def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
         assert tensor.dtype == state[name].dtype and torch.equal(state[name], tensor), name
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("changes", VARIANTS)
@@ -358,6 +359,7 @@ def test_greedy_answers_are_those_of_generate(taught: Any, limit: int) -> None:
         assert len({len(tokens) for tokens, _ in ours}) >= 3
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("limit", [4, 12])
 @pytest.mark.parametrize("prompt", [1, 3])
 @pytest.mark.parametrize("stop", ["soon", "sure"])

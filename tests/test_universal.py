@@ -117,6 +117,7 @@ def test_a_later_token_sees_earlier_ones_that_have_stopped_at_every_step(label: 
     assert len(state.contexts) == 1, "what is regarded is kept once for all steps"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("label", ["as published", *HALTING])
 @pytest.mark.parametrize("settings", [Decode(), Decode(beam=3, best=2), Decode(sample=True, best=2, seed=3)])
 def test_search_in_fixed_shapes_finds_the_same(label: str, settings: Decode) -> None:

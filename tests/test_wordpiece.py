@@ -57,6 +57,7 @@ def settled(points: range) -> list[str]:
     return [c for c in letters if (kind := old.category(c)) == unicodedata.category(c) and kind not in ("Cn", "Cs")]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "settings",
     [
