@@ -17,12 +17,14 @@ from conftest import Pairs, rows, train_tiny, write_pairs
 from regard import capabilities
 from regard.data.album import free_memory
 from regard.data.feed import feed
+from regard.nn.recurrent import fused
 
 OPERATORS = {
     "packed_linear_float32": ("packed_linear",),
     "packed_linear_bfloat16": ("pack_linear_weight",),
     "cpu_bfloat16": ("cpu_multiplies",),
     "cpu_float16": ("cpu_multiplies",),
+    "autocast_lstm": ("autocast_lstm",),
     "triton": ("triton_copy",),
     "cuda_graphs": ("capture_graph",),
     "cudnn_attention": ("cudnn_attention",),
@@ -95,6 +97,15 @@ def test_every_capability_has_a_trial_and_is_removed_here() -> None:
     assert set(OPERATORS) == set(capabilities.TRIALS)
     for names in OPERATORS.values():
         assert all(callable(getattr(capabilities, name)) for name in names)
+
+
+def test_an_lstm_under_autocast_is_computed_without_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = torch.nn.LSTM(8, 8, batch_first=True), torch.randn(2, 3, 8)
+    right, _ = layer(x)
+    remove("autocast_lstm", monkeypatch)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = fused(layer, x.bfloat16(), (torch.zeros(1, 2, 8), torch.zeros(1, 2, 8).bfloat16()))
+    assert out.dtype == torch.float32 and torch.allclose(out, right, atol=0.02)
 
 
 def test_a_trial_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,7 +253,7 @@ def test_load_reads_what_save_pretrained_wrote(task: str, dtype: torch.dtype, tm
     wanted = model_of(task).to(dtype)
     theirs = their(wanted)
     theirs.save_pretrained(tmp_path)
-    model = regard.load(tmp_path)
+    model = regard.load(tmp_path, dtype="stored")
     assert model.config == wanted.config and model.task.name == task and not model.notes
     assert model.identity.labels == wanted.identity.labels
     same_weights(model, theirs.state_dict())
@@ -274,7 +274,7 @@ def test_from_pretrained_reads_what_save_wrote(task: str, dtype: torch.dtype, tm
     assert theirs.config.resid_pdrop == 0.3
     same_weights(model, theirs.state_dict())
     near(model.logits(rows()), theirs.eval()(input_ids=rows()).logits, TOLERANCE[dtype])
-    back = regard.load(tmp_path)
+    back = regard.load(tmp_path, dtype="stored")
     assert back.config == model.config and np.array_equal(back.reader.colours, model.reader.colours)
     assert torch.equal(back.logits(rows()), model.logits(rows()))
 

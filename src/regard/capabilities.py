@@ -87,6 +87,12 @@ def cpu_multiplies(dtype: str) -> bool:
     return bool(instructions and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+def autocast_lstm(layer: Any, x: Tensor, *state: Any) -> tuple[Tensor, Any]:
+    """An LSTM under autocast on a CPU, by oneDNN's kernel for bfloat16."""
+    outputs: tuple[Tensor, Any] = layer(x, *state)
+    return outputs
+
+
 def varlen_attention(
     q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], longest: tuple[int, int],
     window: tuple[int, int], scale: float,
@@ -219,6 +225,13 @@ def _try_packed_linear(dtype: str) -> None:
     _expect(torch.equal(out, x))
 
 
+def _try_autocast_lstm() -> None:
+    import torch
+
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        autocast_lstm(torch.nn.LSTM(8, 8, batch_first=True), torch.zeros(1, 2, 8))
+
+
 def _try_cpu_matmul(dtype: str) -> None:
     _expect(cpu_multiplies(dtype))
 
@@ -334,6 +347,7 @@ TRIALS: dict[str, Callable[[], None]] = {
     "packed_linear_bfloat16": lambda: _try_packed_linear("bfloat16"),
     "cpu_bfloat16": lambda: _try_cpu_matmul("bfloat16"),
     "cpu_float16": lambda: _try_cpu_matmul("float16"),
+    "autocast_lstm": _try_autocast_lstm,
     "triton": _try_triton,
     "cuda_graphs": _try_cuda_graphs,
     "cudnn_attention": _try_cudnn_attention,

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard import capabilities
+
 CellName = Literal["rnn", "gru", "lstm"]
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -36,13 +38,17 @@ def _named(last: Any) -> Kept:
 
 
 def fused(layer: nn.Module, x: Tensor, *begin: Any) -> tuple[Tensor, Any]:
-    """On CUDA in the precision of the weights: autocast would have cuDNN compute in float16 whatever it was asked for, where
-    gradients of a sum over thousands of words overflow."""
-    if not x.is_cuda:
+    """The outputs and the last state of a recurrent layer.
+
+    On CUDA in the dtype of the weights: under autocast cuDNN would compute in float16 whatever dtype was chosen, where
+    gradients of a sum over thousands of words overflow. On CPUs whose oneDNN has no LSTM in bfloat16, likewise."""
+    if not x.is_cuda and not (isinstance(layer, nn.LSTM) and torch.is_autocast_enabled("cpu")):
         return layer(x, *begin)
+    if not x.is_cuda and capabilities.available("autocast_lstm"):
+        return capabilities.autocast_lstm(layer, x, *begin)
     dtype = next(layer.parameters()).dtype
     given = [tuple(part.to(dtype) for part in each) if isinstance(each, tuple) else each.to(dtype) for each in begin]
-    with torch.autocast("cuda", enabled=False):
+    with torch.autocast(x.device.type, enabled=False):
         return layer(x.to(dtype), *given)
 
 
