@@ -108,6 +108,14 @@ def test_an_lstm_under_autocast_is_computed_without_its_kernel(monkeypatch: pyte
     assert out.dtype == torch.float32 and torch.allclose(out, right, atol=0.02)
 
 
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_trial_draws_no_random_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capabilities, "_results", {})
+    before = torch.get_rng_state()
+    capabilities.available(name)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_trial_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
     monkeypatch.setattr(capabilities, "_results", {})

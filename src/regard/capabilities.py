@@ -228,7 +228,8 @@ def _try_packed_linear(dtype: str) -> None:
 def _try_autocast_lstm() -> None:
     import torch
 
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+    # a trial may run in the middle of a training: the weights of the layer must not come from the run's random numbers
+    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         autocast_lstm(torch.nn.LSTM(8, 8, batch_first=True), torch.zeros(1, 2, 8))
 
 
