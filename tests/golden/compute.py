@@ -34,7 +34,7 @@ DATA: dict[str, Callable[[Path], str]] = {
     "t10": samples.sorted_images, "t11": samples.segmented_images, "t12": samples.depth_images, "t13": samples.sorted_images,
     "t14": samples.captioned_images, "t15": samples.sorted_clouds, "t16": samples.segmented_clouds,
 }  # fmt: skip
-GAIN = 1.7
+GAIN = 1.2
 """Standard deviation of the numbers of a matrix, times the root of its columns: so large that outputs depend on inputs."""
 VECTORS = {"b": (0.0, 0.1), "g": (1.0, 0.5), "v": (1.0, 0.5)}
 """Center and largest distance of the numbers of a vector, by the first letter of its id: bias, gain of a norm, variance."""
@@ -163,7 +163,12 @@ class Workshop:
         if out in self.trained:
             return out
         preset, changes = names.TINY[system]
-        settings = {**names.TRAINING, **names.TASK_SETTINGS[task], **names.CASE_SETTINGS.get(case, {})}
+        settings = {
+            **names.TRAINING,
+            **names.STEP_SIZE[dtype],
+            **names.TASK_SETTINGS[task],
+            **names.CASE_SETTINGS.get(case, {}),
+        }
         settings |= {names.MODEL + name: value for name, value in changes.items()} | dict(more or {})
         with training_in(DTYPES[dtype]):
             with stopped_after(stop) if stop else nullcontext():
