@@ -6,6 +6,7 @@ another order of the parameters changes a value.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import json
@@ -181,8 +182,8 @@ class Workshop:
         """The model of a case with filled parameters; tokenizer and labels are those of its float32 run."""
         key = (case, dtype, salt, noise, draw)
         if key not in self.models:
-            loaded = product.load(self.run(case, "float32"), DTYPES[dtype])
-            self.models[key] = fill(loaded, case.split(".")[0], salt, noise, draw)
+            trained = self.trained[self.run(case, "float32")]
+            self.models[key] = fill(copy.deepcopy(trained).to(DTYPES[dtype]), case.split(".")[0], salt, noise, draw)
         return self.models[key]
 
     def file(self, task: str) -> str:
