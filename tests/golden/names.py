@@ -156,10 +156,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 """A case that is trained with other settings."""
 
 STOPPED: dict[str, tuple[str, dict[str, Any]]] = {
-    "r11": ("s01.t01", {"train.average": 0.2, "train.every": 2}),
-    "r12": ("s11.t10", {"data.crop": 0.5, "data.mixup": 0.4}),
+    "r11": ("s01.t01", {"train.average": 0.2, "train.schedule": "constant"}),
+    "r12": ("s11.t10", {"data.crop": 0.5, "data.mixup": 0.4, "train.schedule": "constant"}),
 }
-"""The same, stopped after the third of four steps and resumed."""
+"""The same, stopped after the second of four steps and resumed."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v01": ("s01.t01", {"norm": "pre", "positions": "interleaved", "output_bias": True}),
