@@ -26,12 +26,12 @@ def of_kind(kind: str) -> pytest.MarkDecorator:
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()  # else each of many collections looks through all that was imported
+    gc.disable()  # each of many collections would look through all that was imported
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, names.CACHE, str(tmp_path_factory.mktemp("cache")))
         yield Workshop(tmp_path_factory.mktemp("golden"))
-    gc.unfreeze()
+    gc.enable()
+    gc.collect()
     torch.set_num_threads(threads)
 
 

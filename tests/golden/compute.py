@@ -6,6 +6,7 @@ another order of the parameters changes a value.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import json
@@ -34,7 +35,7 @@ DATA: dict[str, Callable[[Path], str]] = {
     "t10": samples.sorted_images, "t11": samples.segmented_images, "t12": samples.depth_images, "t13": samples.sorted_images,
     "t14": samples.captioned_images, "t15": samples.sorted_clouds, "t16": samples.segmented_clouds,
 }  # fmt: skip
-GAIN = 1.7
+GAIN = 1.2
 """Standard deviation of the numbers of a matrix, times the root of its columns: so large that outputs depend on inputs."""
 VECTORS = {"b": (0.0, 0.1), "g": (1.0, 0.5), "v": (1.0, 0.5)}
 """Center and largest distance of the numbers of a vector, by the first letter of its id: bias, gain of a norm, variance."""
@@ -163,7 +164,12 @@ class Workshop:
         if out in self.trained:
             return out
         preset, changes = names.TINY[system]
-        settings = {**names.TRAINING, **names.TASK_SETTINGS[task], **names.CASE_SETTINGS.get(case, {})}
+        settings = {
+            **names.TRAINING,
+            **names.STEP_SIZE[dtype],
+            **names.TASK_SETTINGS[task],
+            **names.CASE_SETTINGS.get(case, {}),
+        }
         settings |= {names.MODEL + name: value for name, value in changes.items()} | dict(more or {})
         with training_in(DTYPES[dtype]):
             with stopped_after(stop) if stop else nullcontext():
@@ -176,8 +182,8 @@ class Workshop:
         """The model of a case with filled parameters; tokenizer and labels are those of its float32 run."""
         key = (case, dtype, salt, noise, draw)
         if key not in self.models:
-            loaded = product.load(self.run(case, "float32"), DTYPES[dtype])
-            self.models[key] = fill(loaded, case.split(".")[0], salt, noise, draw)
+            trained = self.trained[self.run(case, "float32")]
+            self.models[key] = fill(copy.deepcopy(trained).to(DTYPES[dtype]), case.split(".")[0], salt, noise, draw)
         return self.models[key]
 
     def file(self, task: str) -> str:

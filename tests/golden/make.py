@@ -22,7 +22,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent / "src")]
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from golden import compute, names, product, record  # noqa: E402
+from golden import compute, names, record  # noqa: E402
 
 MACHINES = {
     "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
@@ -42,7 +42,8 @@ def name_parameters(workshop: compute.Workshop) -> None:
     known: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     runs = [(case, None) for case in compute.CASES] + [*names.RUNS.values()]
     makers: list[tuple[str, Callable[[], nn.Module]]] = [
-        (case, lambda case=case, more=more: product.load(workshop.run(case, "float32", more))) for case, more in runs
+        (case, lambda case=case, more=more: workshop.trained[workshop.run(case, "float32", more)])
+        for case, more in runs
     ]
     makers += [(case, lambda name=name: compute.built(name)) for name, (case, _) in names.VARIANTS.items()]
     for case, make in makers:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -61,10 +60,6 @@ def log(run: Path) -> list[dict[str, Any]]:
 def scores(run: Path) -> dict[str, Any]:
     file, key = names.SCORES
     return json.loads((run / file).read_text("utf-8"))[key]
-
-
-def load(folder: Path, dtype: torch.dtype | None = None) -> nn.Module:
-    return regard.load(folder, dtype=dtype)
 
 
 def build(preset: str, task: str, changes: Mapping[str, Any], device: str = "cpu") -> nn.Module:

@@ -19,7 +19,7 @@ from golden.compute import CASES, DTYPES, HERE, Workshop
 VALUES, TENSORS = "record.json", "record.safetensors"
 TOLERANCES = {"float64": 1e-10, "float32": 1e-6, "exact": 0.0}
 """Largest difference, relative to the largest number of a list or tensor; texts, ids and counts are compared exactly."""
-STOP = 3
+STOP = 2
 """The optimizer step after which a run is stopped."""
 
 
