@@ -58,6 +58,7 @@ def has_figure(lines: list[str]) -> bool:
     return any(FIGURE.search(line) for line in lines if not line.startswith(NO_FIGURE))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs_from_end_to_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = smoke_of(name, importlib.import_module(name), capsys)

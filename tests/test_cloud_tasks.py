@@ -432,6 +432,7 @@ def test_a_file_beside_the_clouds_names_their_classes(scans: Path, tmp_path: Pat
 # -- runs
 
 
+@pytest.mark.every(2)
 @both
 def test_a_run_learns_from_clouds_that_are_made(task: str, runs: dict[str, Path]) -> None:
     run = runs[task]

@@ -308,6 +308,7 @@ def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:
     assert not weights[1, ..., int(batch.mask[1]) :].any()
 
 
+@pytest.mark.slow
 def test_it_learns_a_few_lines_by_heart_and_is_asked_by_name(pairs: Any, pairs_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = (

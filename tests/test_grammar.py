@@ -124,6 +124,7 @@ def test_a_smaller_corpus_keeps_its_shares() -> None:
     assert [len(part) for part in (small.train, small.valid, small.test)] == [340, 20, 40]
 
 
+@pytest.mark.slow
 def test_the_corpus_is_always_the_same(pairs: Corpus) -> None:
     text = "\n".join(f"{pair.source}\t{pair.target}" for pair in everything(pairs))
     assert hashlib.sha256(text.encode()).hexdigest() == CHECKSUM
@@ -159,10 +160,12 @@ def test_every_held_out_sentence_has_an_unseen_combination(pairs: Corpus, meanin
         assert not UNSEEN.isdisjoint(combinations(meanings[pair][0])), pair
 
 
+@pytest.mark.slow
 def test_every_unseen_combination_is_tested(pairs: Corpus, meanings: dict[Pair, list[Sentence]]) -> None:
     assert {found for pair in pairs.test for found in combinations(meanings[pair][0])} >= UNSEEN
 
 
+@pytest.mark.slow
 def test_no_training_sentence_has_an_unseen_combination(pairs: Corpus, meanings: dict[Pair, list[Sentence]]) -> None:
     for pair in pairs.train:
         assert UNSEEN.isdisjoint(combinations(meanings[pair][0])), pair

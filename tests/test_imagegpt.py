@@ -422,6 +422,7 @@ def test_k_means_finds_groups_and_is_the_same_for_the_same_seed() -> None:
     assert (np.diff(bright) > 0).all()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("batch", [2**14, 256])
 def test_k_means_is_near_the_best_for_greys_and_colours(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """256 equally frequent greys in 16 colours: stretches of 16 are the best there is. Few are looked at in a round where a

@@ -127,6 +127,7 @@ def test_few_samples_are_chosen_evenly() -> None:
 # -- learning and drawing
 
 
+@pytest.mark.slow
 def test_stripes_are_learnt(learnt: tuple[Model, list[float]]) -> None:
     """No more than the first row can be unknown: 8 of 64 pixels."""
     _, losses = learnt

@@ -118,6 +118,7 @@ def scenes(folder: Path, task: str, count: int = 8) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("task", ["segment", "depth"])
 def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(

@@ -167,6 +167,7 @@ def run(request: pytest.FixtureRequest, pairs: Pairs, tmp_path_factory: pytest.T
     return folder / "run"
 
 
+@pytest.mark.every(2)
 def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) -> None:
     from regard.runs.evaluating import evaluate
     from regard.runs.info import info

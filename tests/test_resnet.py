@@ -448,6 +448,7 @@ def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_
 # -- learning
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @systems
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])

@@ -238,6 +238,7 @@ TINY = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_pixels_are_told_apart(tmp_path: Path) -> None:
     data = landscape(tmp_path / "data", 40, depth=False)
     (data / "masks" / "classes.txt").write_text("sky\nground\n")

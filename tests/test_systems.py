@@ -96,6 +96,7 @@ def test_the_published_layout_names_fields_that_exist_and_every_field_of_the_con
 # -- presets
 
 
+@pytest.mark.every(3)
 @presets
 def test_a_preset_has_exactly_the_parameters_it_says(preset: str) -> None:
     model = regard.build(preset, device="meta")
@@ -336,6 +337,7 @@ def test_a_file_holds_one_dtype(name: str, label: str, dtype: torch.dtype, tmp_p
     assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {dtype}
 
 
+@pytest.mark.every(3)
 @cases
 def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, tmp_path: Path) -> None:
     task = TASKS[SYSTEMS[name].tasks[0]]

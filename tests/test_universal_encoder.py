@@ -238,6 +238,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("ending", ["png", "html", "json"])
 def test_a_run_is_read_back_and_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str) -> None:
     model = regard.load(run)
