@@ -227,7 +227,7 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
 def test_a_cloud_that_is_piped_in_is_told_of_once(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard input holds paths, one a line."""
     monkeypatch.setattr("sys.stdin", io.StringIO(begins))
-    with pytest.raises(RegardError, match="name that file"):
+    with pytest.raises(RegardError, match="file"):
         list(given(find_task("segment", "points"), []))
 
 

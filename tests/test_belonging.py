@@ -40,7 +40,7 @@ def test_two_columns_need_no_names_and_others_can_be_said(tmp_path: Path) -> Non
 def test_pairs_that_may_not_belong_together_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "a.csv"
     data.write_text("text,pair,label\none text,no partner,0\n")
-    with pytest.raises(DataError, match=r"column 'label'.*--columns source=text target=pair"):
+    with pytest.raises(DataError, match="--columns"):
         list(iterate_together([str(data)]))
     assert len(list(iterate_together([str(data)], {"source": "text", "target": "pair"}))) == 1
 

@@ -170,7 +170,7 @@ def test_rules_of_windows_are_known_by_their_form() -> None:
     expected = dense(real & PACKED, 2, 1, torch.arange(L), torch.arange(L))
     assert found.rest is not None and torch.equal(dense(found.rest, 2, 1, torch.arange(L), torch.arange(L)), expected)
     assert band_of(Once(Causal() & window)).window.right == 0
-    with pytest.raises(ValueError, match="2 heads, and there are 3"):
+    with pytest.raises(ValueError, match="heads"):
         banded.near(*leaves(1), Band(Window(1, 1, (1, 2))), 1.0)
 
 
@@ -194,7 +194,7 @@ def test_steps_of_a_window_may_be_as_wide_as_the_head_wants() -> None:
     for head, wide in enumerate((1, 3)):
         assert torch.equal(every[:, head], dense(Window(1, 2, wide), 1, 1, torch.arange(9), torch.arange(9))[:, 0])
     for dilation in (0, (), (1, 0)):
-        with pytest.raises(ValueError, match="steps of 1 or more"):
+        with pytest.raises(ValueError, match="steps"):
             Window(1, 1, dilation)
 
 

@@ -165,7 +165,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(album: Path, tmp_pat
     with pytest.raises(RegardError, match="there is a run already"):
         train(album, tmp_path / "whole")
     path = album.parent / "changed"
-    with pytest.raises(RegardError, match=r"data: .* -> .*changed"):
+    with pytest.raises(RegardError, match="changed"):
         regard.train("caption", str(path), out=tmp_path / "halved", resume=True)
 
 
@@ -173,9 +173,9 @@ def test_training_starts_from_a_folder(run: Path, album: Path, tmp_path: Path) -
     made = train(album, tmp_path / "on", "train.steps=1", "train.rate=1e-9", "train.every=1", model=str(run))
     assert made.text_or_refuse().fingerprint() == regard.load(run).text_or_refuse().fingerprint()
     assert facts(tmp_path / "on")["scores"]["exact"] == 100.0
-    with pytest.raises(SettingError, match=r"data\.vocabulary cannot be set here"):
+    with pytest.raises(SettingError, match=r"data\.vocabulary"):
         train(album, tmp_path / "no", "data.vocabulary=280", model=str(run))
-    with pytest.raises(SettingError, match=r"model\.vocabulary follows from the tokenizer"):
+    with pytest.raises(SettingError, match=r"model\.vocabulary"):
         train(album, tmp_path / "no", "model.vocabulary=280")
 
 
@@ -188,7 +188,7 @@ def test_a_caption_that_was_changed_is_noticed(album: Path, tmp_path: Path) -> N
     with stopped_in(6):
         train(f"{mine}/captions.jsonl#train", tmp_path / "run")  # type: ignore[arg-type]
     (mine / "captions.jsonl").write_text(text.replace("a white thing", "a white one"))
-    with pytest.raises(RegardError, match="data is not what the run was started with"):
+    with pytest.raises(RegardError, match="started"):
         regard.train("caption", out=tmp_path / "run", resume=True)
 
 

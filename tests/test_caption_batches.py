@@ -122,7 +122,7 @@ def test_pictures_are_changed_while_learning_and_captions_are_not(album: Path) -
     batch, again = (TASK.collate(found, grain, made.config) for _ in range(2))
     assert batch.changes is not None and torch.equal(batch.changes, again.changes)  # type: ignore[arg-type]
     assert TASK.looked_at(made, batch).changes is None
-    with pytest.raises(SettingError, match=r"data\.mixup mixes pictures"):
+    with pytest.raises(SettingError, match=r"data\.mixup"):
         TASK.check(made.config, 8, Data(mixup=0.2))
     with pytest.raises(SettingError, match=r"data\.kind=characters"):
         TASK.check(made.config, 8, Data(kind="characters"))
@@ -154,8 +154,8 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
     picture = str(next((album / "images").iterdir()))
     assert again.answer(picture) == made.answer(picture)
     for name, missing in (
-        ("tokenizer.json", "no tokenizer.json"),
-        ("preprocessor_config.json", "no preprocessor_config"),
+        ("tokenizer.json", r"tokenizer\.json"),
+        ("preprocessor_config.json", "preprocessor"),
     ):
         made.save(tmp_path / name)
         (tmp_path / name / name).unlink()

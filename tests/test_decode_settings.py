@@ -28,7 +28,7 @@ def test_what_has_no_meaning_is_refused() -> None:
     for wrong in [*pairs, *strange, *({name: value} for name, value in alone.items())]:
         with pytest.raises(SettingError, match=next(iter(wrong))):
             Decode(**wrong)
-    with pytest.raises(SettingError, match=r"temperature=0 .* set decode.best=1"):
+    with pytest.raises(SettingError, match=r"decode\.best"):
         Decode(sample=True, temperature=0, best=2)
 
 
@@ -41,7 +41,7 @@ def test_who_asks_for_samples_does_not_mean_the_beam_of_a_preset() -> None:
     assert told(drawing, {"sample": True}).best == 3
     assert told(drawing, {"beam": 4}) == Decode(beam=4, best=3, top_k=7)
     assert told(drawing, {"sample": False}) == Decode(top_k=7)
-    with pytest.raises(SettingError, match="exclude each other"):
+    with pytest.raises(SettingError, match="exclude"):
         told(preset, {"sample": True, "beam": 4})
 
 
@@ -52,7 +52,7 @@ def test_who_says_how_to_draw_wants_to_draw(word: dict[str, Any]) -> None:
         made = told(preset, word)
         assert made.sample and made.drawn and (made.beam, made.best) == (1, 1)
     assert not told(Decode(), {**word, "sample": "false"}).sample
-    with pytest.raises(SettingError, match="exclude each other"):
+    with pytest.raises(SettingError, match="exclude"):
         told(Decode(), {**word, "beam": 4})
 
 

@@ -120,14 +120,14 @@ def test_a_neck_suits_the_maps_it_stands_on() -> None:
     assert neck_of(SimpleNamespace(maps=lambda: FLAT, neck=lambda: own)) is own
     three = Depth(FLAT[1:], neck_of(SimpleNamespace(maps=lambda: FLAT[1:])))
     assert ask(Body(FLAT[1:]), three, noise(1, 2, 32, 32).float()).shape == (1, 32, 32)
-    with pytest.raises(SettingError, match="up to four maps"):
+    with pytest.raises(SettingError, match="four"):
         neck_of(SimpleNamespace(maps=lambda: (*FLAT, *FLAT)))
 
 
 def test_a_neck_that_does_not_fit_its_maps_is_refused() -> None:
-    with pytest.raises(SettingError, match="4 maps need as many channels"):
+    with pytest.raises(SettingError, match="channels"):
         Depth(FLAT, Neck((3, 4, 5)))
-    with pytest.raises(SettingError, match="class token"):
+    with pytest.raises(SettingError, match="class"):
         Depth(KINDS["vit without a token"], Neck((3, 4, 5, 6), 8))
 
 

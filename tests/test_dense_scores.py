@@ -200,7 +200,7 @@ def test_void_pixels_and_wrong_maps() -> None:
     found = Overlap(2)
     found.add(np.zeros((2, 2), int), np.full((2, 2), IGNORE))
     assert found.scores() == {"miou": 0.0, "pixel_accuracy": 0.0}
-    with pytest.raises(ValueError, match="of 2 classes"):
+    with pytest.raises(ValueError, match="classes"):
         found.add(np.zeros((2, 2), int), np.full((2, 2), 2))
     with pytest.raises(ValueError, match="compared"):
         found.add(np.zeros((2, 2), int), np.zeros((2, 3), int))

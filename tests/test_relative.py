@@ -283,7 +283,7 @@ def test_a_run_by_name_learns_answers_and_explains(few: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("preset", ["gpt2-tiny-char", "decoder-tiny", "transformer-tiny", "gpt3-mini"])
 def test_what_cannot_be_is_told_by_the_names_of_settings(preset: str) -> None:
-    with pytest.raises(SettingError, match=r"model\.relative=rotary turns channels in pairs"):
+    with pytest.raises(SettingError, match=r"model\.relative"):
         regard.build(preset, width=27, heads=3, relative="rotary")
     with pytest.raises(SettingError, match="rotary-halves"):
         regard.build(preset, relative="rotery")
@@ -307,7 +307,7 @@ def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
     for wrong in (lambda: Rotary(5), lambda: Buckets(2, 30), lambda: Buckets(2, 32, 8), lambda: Shaw(4, 0)):
         with pytest.raises(ValueError):
             wrong()
-    with pytest.raises(ValueError, match="to a context"):
+    with pytest.raises(ValueError, match="context"):
         Attention(12, 3, context=12)(torch.zeros(1, 2, 12), torch.zeros(1, 2, 12), inside=Placed(Rotary(4), Standing()))
 
 
@@ -320,7 +320,7 @@ def test_who_steps_without_saying_where_is_refused(position: Inside | None) -> N
         memory = stack.memories(x)
         near(stack(x[:, :2], rule=Causal(), memory=memory)[0], right[:, :2])
         if position is not None:
-            with pytest.raises(ValueError, match="must be told where"):
+            with pytest.raises(ValueError, match="told"):
                 stack(x[:, 2:], memory=memory)
         near(stack(x[:, 2:], memory=memory, where=torch.tensor([[2]]))[0], right[:, 2:])
 

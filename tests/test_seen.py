@@ -106,7 +106,7 @@ def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> No
     assert all(grid.min() >= 0 and grid.sum() == pytest.approx(1) for grid in found.ways.values())
     if name == "why.png":
         assert (tmp_path / "why-positions.png").exists()
-        with pytest.raises(RegardError, match="no layer 3"):
+        with pytest.raises(RegardError, match="layer"):
             found.save(tmp_path / name, layer=3)
 
 
@@ -206,7 +206,7 @@ def test_where_pictures_lie_is_kept_as_numbers() -> None:
 def test_a_task_has_a_form_for_what_is_read() -> None:
     assert find_task("classify").reads == "text" and find_task("classify", "pictures").reads == "pictures"
     assert find_task("segment").reads == "pictures"
-    with pytest.raises(RegardError, match="cannot be asked of a model that reads pictures"):
+    with pytest.raises(RegardError, match="pictures"):
         find_task("translate", "pictures")
     assert NOTHING.nothing
 

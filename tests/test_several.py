@@ -134,9 +134,9 @@ def test_a_single_class_is_one_of_several_labels_but_not_the_other_way() -> None
         batch = TASK.collate(encoded, range(3), model.config)
         losses.append(TASK.loss(model, batch)[0])
     near(*losses)
-    with pytest.raises(DataError, match="several labels here, and this model tells one class"):
+    with pytest.raises(DataError, match="several"):
         TASK.loss(model_of(pair=""), batch)
-    with pytest.raises(DataError, match="not trained on the label 'blue'"):
+    with pytest.raises(DataError, match="'blue'"):
         TASK.encode([replace(SAMPLES[0], several=("red", "blue"))], model.text, model.config, 24, labels=LABELS)
 
 

@@ -224,7 +224,7 @@ def test_a_preset_or_a_model_type_that_the_index_lacks_is_found_in_the_tables(mo
     monkeypatch.setattr("regard.index.presets", dict)
     monkeypatch.setattr("regard.index.model_types", dict)
     assert find_preset("gpt2-small")[0].name == "gpt2" and find_published("bert").name == "bert"
-    with pytest.raises(UnknownName, match="Did you mean 'gpt2-small'"):
+    with pytest.raises(UnknownName, match="'gpt2-small'"):
         find_preset("gpt2-smal")
 
 

@@ -228,7 +228,7 @@ def test_the_least_recently_used_make_room_but_none_that_is_held(place: Path, mo
 def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for said in ("much", "-1", "nan"):
         monkeypatch.setenv("REGARD_CACHE_GB", said)
-        with pytest.raises(SettingError, match="number of gigabytes"):
+        with pytest.raises(SettingError, match="gigabytes"):
             make("a", filled())
 
 
@@ -313,7 +313,7 @@ def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: P
     data.write_bytes(content.replace(b"e", b"a"))
     os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (data.stat().st_size, data.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    with pytest.raises(RunError, match="data is not what the run was started with"):
+    with pytest.raises(RunError, match="started"):
         train_tiny((), tmp_path / "run", *TWELVE, resume=True)
     data.write_bytes(content)
     assert "going on after step 6" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
@@ -337,7 +337,7 @@ def test_data_that_changes_between_two_passes_is_refused(
         write_pairs(data, pairs[:31])
         return real(*given)
 
-    with monkeypatch.context() as patch, pytest.raises(DataError, match="changed while it was read"):
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="changed"):
         patch.setattr(prepare, step, grown)
         train_tiny(data, tmp_path / "run", *ONE)
     assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (step == "_tokens")  # a tokenizer is right
@@ -387,7 +387,7 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
 
 def test_a_stream_is_refused_because_it_is_read_more_than_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "d.tsv")
-    with pytest.raises(DataError, match=r"not a file but a stream.*write it to a file"):
+    with pytest.raises(DataError, match="stream"):
         train_tiny(tmp_path / "d.tsv", tmp_path / "run", *ONE)
 
 

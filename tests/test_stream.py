@@ -144,9 +144,9 @@ def test_two_streams_of_one_kind_are_read_in_turn(body: Any, monkeypatch: pytest
 
 
 def test_what_cannot_be_streamed_is_said_at_once(body: Any) -> None:
-    with pytest.raises(SettingError, match="change its mind"):
+    with pytest.raises(SettingError, match="change"):
         stream(body, *asked([0], beam=2))
-    with pytest.raises(SettingError, match="one answer"):
+    with pytest.raises(SettingError, match="answer"):
         stream(body, *asked([0], sample=True, best=2))
     silent = padded([[1]]), END, torch.tensor([0]), Decode()
     assert list(stream(body, *silent)) == []

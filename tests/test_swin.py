@@ -171,7 +171,7 @@ def test_the_published_code_needs_no_help_where_no_grid_is_smaller_than_a_window
     peer = theirs()
     near(ours(peer, tmp_path)(noise(2, 3, 57, 43)), peer(noise(2, 3, 57, 43)).logits, 1e-11)
     assert [layer.shift_size for layer in peer.swin.encoder.layers[0].blocks] == [0, 1]
-    with pytest.raises(RuntimeError, match="must match"):
+    with pytest.raises(RuntimeError, match="match"):
         theirs()(noise(2, 3, 16, 16))
 
 
@@ -574,11 +574,11 @@ def test_the_smallest_preset_reads_small_pictures(size: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"depths": (2, 2)}, "model.depths are 4 numbers"),
-        ({"heads": (2, 1, 0, 8)}, "model.heads are 4 numbers"),
-        ({"heads": (2, 1, 3, 8)}, "model.width 8 makes a stage of width 32"),
-        ({"window": 0}, "model.window must be at least 1"),
-        ({"drop_path": 1.0}, r"model.drop_path must be in \[0, 1\)"),
+        ({"depths": (2, 2)}, r"model\.depths"),
+        ({"heads": (2, 1, 0, 8)}, r"model\.heads"),
+        ({"heads": (2, 1, 3, 8)}, r"model\.width"),
+        ({"window": 0}, r"model\.window"),
+        ({"drop_path": 1.0}, r"model\.drop_path"),
         ({"ratio": 0.1}, "model.ratio"),
     ],
 )
@@ -589,7 +589,7 @@ def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], said:
 
 @pytest.mark.parametrize("shape", [(1, 1, 8, 8), (3, 8, 8), (1, 3, 0, 8)])
 def test_what_is_no_picture_is_refused_in_words(shape: tuple[int, ...]) -> None:
-    with pytest.raises(RegardError, match="3 channels"):
+    with pytest.raises(RegardError, match="channels"):
         swin.build(TINY)(Batch(torch.zeros(shape)))
 
 
@@ -599,7 +599,7 @@ def test_windows_need_a_grid_and_a_table() -> None:
         part(noise(1, 9, 8))
     with pytest.raises(ValueError, match="OnGrid"):
         part(noise(1, 9, 8), inside=Placed(table, Standing()))
-    with pytest.raises(ValueError, match="shifted by less"):
+    with pytest.raises(ValueError, match="shifted"):
         RelativeTable(2, 3, 3)
-    with pytest.raises(ValueError, match="2 heads"):
+    with pytest.raises(ValueError, match="heads"):
         table.check(4, 2)

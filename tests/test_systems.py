@@ -205,7 +205,7 @@ def test_dropout_works_in_training_and_only_then(name: str, label: str) -> None:
 def test_packed_rows_learn_what_padded_rows_learn(name: str, label: str, smoothing: float) -> None:
     model = tiny(name, label)
     if not getattr(model.config, "packs", True):
-        with pytest.raises(ValueError, match="padded rows"):
+        with pytest.raises(ValueError, match="padded"):
             model.body(collate(model, name, packed=True))
         return
     padded, packed = collate(model, name), collate(model, name, packed=True)
@@ -349,7 +349,7 @@ def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, 
 def test_the_published_layout_comes_back_too_where_it_can_say_it(name: str, label: str, tmp_path: Path) -> None:
     model = tiny(name, label)
     if not SYSTEMS[name].published.model_type:
-        with pytest.raises(WeightsError, match="no published layout"):
+        with pytest.raises(WeightsError, match="published"):
             regard.save(model, tmp_path / "it")
         return
     try:

@@ -224,7 +224,7 @@ def test_a_run_is_never_overwritten(few: Path, trained: Trained, tmp_path: Path)
         train_tiny(few, trained.path, "train.steps=1")
     assert {path: path.read_bytes() for path in trained.path.rglob("*") if path.is_file()} == before
     (tmp_path / "mine").write_text("thesis")
-    with pytest.raises(RunError, match="not empty"):
+    with pytest.raises(RunError, match="empty"):
         train_tiny(few, tmp_path, "train.steps=1")
 
 

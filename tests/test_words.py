@@ -113,7 +113,7 @@ def test_every_word_has_a_token(trained: Text, roberta: Path) -> None:
     made = Text.load(roberta)
     ids, numbers = made.encode_words([words])[0]
     assert sorted(set(numbers)) == [0, 1, 2, 3, 4] and made.decode([ids]) == [" the \x00 cat  \u200d\u200b"]
-    with pytest.raises(DataError, match="makes nothing of the word ''"):
+    with pytest.raises(DataError, match="makes"):
         Text.characters([STORY]).encode_words([["a", ""]])
 
 
