@@ -15,7 +15,7 @@ HARNESS = {
     "test_systems.py": "public_calls",
     "test_seeing.py": "batch",
     "test_captioners.py": "neighbours_and_padding",
-    "test_search.py": "best_paths",
+    "test_search.py": "narrow_beam or best_come_first",
     "test_points.py": "level",
     "test_relative.py": "fixed_shapes",
 }
@@ -35,8 +35,9 @@ def test_shapes_hold_in_the_harness() -> None:
 
 
 @pytest.mark.slow
-def test_shapes_hold_in_all_tests_of_modules() -> None:
-    done = checked("--all", *(str(TESTS / file) for file in (*HARNESS, "test_stepping.py", "test_attention.py")))
+@pytest.mark.timeout(1200)
+def test_shapes_hold_in_all_tests_of_these_files() -> None:
+    done = checked(*(str(TESTS / file) for file in (*HARNESS, "test_attention.py")))
     assert done.returncode == 0, done.stdout[-3000:]
 
 

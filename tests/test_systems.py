@@ -337,7 +337,6 @@ def test_a_file_holds_one_dtype(name: str, label: str, dtype: torch.dtype, tmp_p
     assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {dtype}
 
 
-@pytest.mark.every(3)
 @cases
 def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, tmp_path: Path) -> None:
     task = TASKS[SYSTEMS[name].tasks[0]]

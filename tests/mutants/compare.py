@@ -1,7 +1,7 @@
 """Compares the outcomes of mutants with those of the untrimmed suite: `python -m mutants.compare NEW.json [OLD.json]`.
 
-A deliberate fault that was killed must be killed again. Drawn mutants differ from source to source, so only their rate is
-compared. Names of tests do not matter.
+A deliberate fault that was killed must be killed again. Drawn mutants differ where the source differs: their rate is compared,
+on the mutants that both tables have where these are at least half of them. Names of tests do not matter.
 """
 
 from __future__ import annotations
@@ -56,6 +56,12 @@ def compared(old: Table, new: Table) -> int:
         killed = sum(outcome == "killed" for outcome in after.values())
         if killed < LEAST:
             problems.append(f"expected {LEAST} deliberate faults killed, got {killed} of {len(after)}")
+        both = drawn_before.keys() & drawn_after.keys()
+        if 2 * len(both) >= len(drawn_before):
+            drawn_before = {name: drawn_before[name] for name in both}
+            drawn_after = {name: drawn_after[name] for name in both}
+            rates = f"{rate(drawn_before):.1f} % before, {rate(drawn_after):.1f} % now"
+            print(f"drawn mutants that both tables have: {len(both)}, killed {rates}")
         lower = rate(drawn_before) - rate(drawn_after)
         if lower > POINTS:
             problems.append(f"expected the drawn rate at most {POINTS:g} points lower, got {lower:.1f}")

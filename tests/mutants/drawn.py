@@ -1,5 +1,8 @@
 """Mutants drawn from the syntax tree: a seeded sample, uniform over all places that can be changed.
 
+A place is chosen by a digest of the seed, the change and the text of its line, so that an edit elsewhere, or a file that is
+moved, leaves the sample as it is: tables of two sources can be compared on the mutants that both have.
+
 Not among the places: messages of `raise`, asserts, annotations, f-strings, blocks for type checkers, and functions that Triton
 compiles, whose lines no recorder sees.
 """
@@ -8,9 +11,10 @@ from __future__ import annotations
 
 import ast
 import itertools
-import random
 import re
+from collections import Counter
 from collections.abc import Iterator
+from hashlib import blake2b
 
 from mutants.mutant import SOURCE, Mutant, parsed, span
 
@@ -31,14 +35,23 @@ Site = tuple[str, int, int, str, str]
 
 
 def draw(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
-    """The same mutants for the same seed and the same source."""
-    places = [site for path in sorted(SOURCE.glob("regard/**/*.py")) for site in sites(str(path.relative_to(SOURCE)))]
-    random.Random(seed).shuffle(places)
+    """The same mutants for the same seed and the same lines of source."""
+    places: list[tuple[str, Site]] = []
+    met: Counter[str] = Counter()
+    for file in sorted(SOURCE.glob("regard/**/*.py")):
+        text = file.read_bytes()
+        for site in sites(str(file.relative_to(SOURCE))):
+            _, start, end, replacement, kind = site
+            first, last = text.rfind(b"\n", 0, start) + 1, text.find(b"\n", end)
+            line = text[first:last].decode().strip()
+            key = f"{seed}|{kind}|{start - first}|{replacement}|{line}"
+            met[key] += 1  # lines that occur several times are told apart by their number
+            places.append((blake2b(f"{key}|{met[key]}".encode(), digest_size=6).hexdigest(), site))
     mutants: list[Mutant] = []
-    for path, start, end, replacement, kind in places:
+    for digest, (path, start, end, replacement, kind) in sorted(places):
         old = (SOURCE / path).read_bytes()[start:end].decode()
-        number = f"drawn-{len(mutants) + 1:02d}"
-        mutant = Mutant(number, path, start, end, replacement, f"{kind}: {_short(old)} -> {_short(replacement)}")
+        note = f"{kind}: {_short(old)} -> {_short(replacement)}"
+        mutant = Mutant(f"drawn-{digest[:8]}", path, start, end, replacement, note)
         if _differs(mutant):
             mutants.append(mutant)
         if len(mutants) == count:
