@@ -1,7 +1,8 @@
 """Mutants drawn from the syntax tree: a seeded sample, uniform over all places that can be changed.
 
-A place is chosen by a digest of the seed, the change and the text of its line, so that an edit elsewhere, or a file that is
-moved, leaves the sample as it is: tables of two sources can be compared on the mutants that both have.
+drawn.json holds the draw that the table of the untrimmed suite was made with, as lines of source: each is found again while
+its line exists, in its file or in another. Places that are gone are replaced by others, chosen by a digest of the seed, the
+change and the text of the line, so that an edit elsewhere leaves the sample as it is.
 
 Not among the places: messages of `raise`, asserts, annotations, f-strings, blocks for type checkers, and functions that Triton
 compiles, whose lines no recorder sees.
@@ -11,14 +12,17 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
+from pathlib import Path
 
 from mutants.mutant import SOURCE, Mutant, parsed, span
 
 SEED, COUNT = 20250, 60
+KEPT = Path(__file__).with_name("drawn.json")
 
 OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "*"),
@@ -47,7 +51,9 @@ def draw(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
             key = f"{seed}|{kind}|{start - first}|{replacement}|{line}"
             met[key] += 1  # lines that occur several times are told apart by their number
             places.append((blake2b(f"{key}|{met[key]}".encode(), digest_size=6).hexdigest(), site))
-    mutants: list[Mutant] = []
+    mutants = _kept()[:count] if (count, seed) == (COUNT, SEED) else []
+    if len(mutants) == count:
+        return mutants
     for digest, (path, start, end, replacement, kind) in sorted(places):
         old = (SOURCE / path).read_bytes()[start:end].decode()
         note = f"{kind}: {_short(old)} -> {_short(replacement)}"
@@ -57,6 +63,27 @@ def draw(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
         if len(mutants) == count:
             return mutants
     raise ValueError(f"expected {count} places that can be changed, got {len(mutants)}")
+
+
+def _kept() -> list[Mutant]:
+    """The mutants of drawn.json whose lines are still in the source."""
+    texts = {str(path.relative_to(SOURCE)): path.read_bytes() for path in sorted(SOURCE.glob("regard/**/*.py"))}
+    found = []
+    for row in json.loads(KEPT.read_text("utf-8")):
+        line = rb"(?m)^[ \t]*" + re.escape(row["line"].encode()) + rb"$"
+        for path in (row["path"], *texts):
+            places = [*re.finditer(line, texts.get(path, b""))]
+            if not places:
+                continue
+            place = places[min(row["nth"], len(places) - 1)]
+            start = place.end() - len(row["line"].encode()) + row["at"]
+            end = start + len(row["old"].encode())
+            note = f"{row['kind']}: {_short(row['old'])} -> {_short(row['new'])}"
+            mutant = Mutant(row["id"], path, start, end, row["new"], note)
+            if texts[path][start:end] == row["old"].encode() and _differs(mutant):
+                found.append(mutant)
+                break
+    return found
 
 
 def _short(text: str) -> str:
