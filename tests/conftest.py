@@ -97,6 +97,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Random weights of a test do not depend on the tests that ran before it."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(1)
+
+
 @pytest.fixture
 def cuda_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     """All capabilities of a CUDA device are reported as available, so that the choice of kernels is tested without one."""
