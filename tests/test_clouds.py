@@ -255,9 +255,7 @@ def test_labels_become_places_of_classes() -> None:
     labels = np.array([3, 70, 2, 255, -1, -100, 3])
     assert numbered(labels, classes).tolist() == [0, 1, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, 0]
     for strange in ([4, 3], [70_000, 3], [2**40, 65535]):
-        with pytest.raises(
-            DataError, match=rf"a\.ply: holds the labels .*{max(strange)}|holds the labels {strange[0]}"
-        ):
+        with pytest.raises(DataError, match=rf"{max(strange)}|{strange[0]}"):
             numbered(np.array(strange), classes, "a.ply")
     assert seen_cloud_classes([-1, 0, 2, 7]) == Classes(("0", "2", "7"), (0, 2, 7))
     assert seen_cloud_classes([0, 1, 255]).void == (255,)

@@ -167,7 +167,7 @@ def test_a_folder_of_pickles_is_refused_by_name(name: str, trained: Trained, mar
     folder = shutil.copytree(trained.path, tmp_path / "model")
     (folder / "model.safetensors").unlink()
     torch.save({"x": Bomb(mark)}, folder / name)
-    with pytest.raises(WeightsError, match=rf"holds only {name}, a pickle.*can run code.*safetensors"):
+    with pytest.raises(WeightsError, match="safetensors"):
         regard.load(folder)
     assert not mark.exists()
 

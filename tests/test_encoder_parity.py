@@ -274,5 +274,5 @@ def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp
     again = regard.load(model.save(tmp_path / "ours"))
     near(again.states(x, mask=mask).sequence, model.states(x, mask=mask).sequence)
     for name in ("buckets", "shaw"):
-        with pytest.raises(RegardError, match=f"model.relative={name} needs a number for every token by every other"):
+        with pytest.raises(RegardError, match=f"={name}"):
             longformer.Config(relative=name)

@@ -164,7 +164,7 @@ def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeyp
     monkeypatch.setattr(
         "regard.decode.search.recordable", lambda body, _: not (body in _shelves and _shelves[body].broken)
     )
-    with pytest.warns(UserWarning, match="cannot be recorded") as said:
+    with pytest.warns(UserWarning, match="CUDA|record") as said:
         for _ in range(2):
             assert search(model.body, batch, model.config.end, limits, Decode()) == right
     assert len(tries) == len(said) == 1

@@ -288,7 +288,7 @@ def test_every_system_with_attention_is_laid_over_the_picture(system: str, task:
     read = np.frombuffer(base64.b64decode(data["each"][-1]["bytes"]), np.uint8).reshape(each.shape) / 255
     most = np.array(data["each"][-1]["most"]).reshape(*each.shape[:2], 1, 1)
     assert np.allclose(read * most, each, atol=each.max() / 255)
-    with pytest.raises(RegardError, match=f"no layer {layers + 1}"):
+    with pytest.raises(RegardError, match=f"{layers + 1}"):
         found.save(tmp_path / "a.png", layer=layers + 1)
     with pytest.raises(RegardError, match="head"):
         found.save(tmp_path / "a.png", head=9)

@@ -217,7 +217,7 @@ def test_a_config_that_says_little_means_the_published_defaults() -> None:
 def test_other_convolutions_are_refused(changes: dict[str, Any]) -> None:
     written = hybrid.PUBLISHED.write(as_dict(hybrid.BASE))
     config = {**written, "backbone_config": {**written["backbone_config"], **changes}}
-    with pytest.raises(WeightsError, match=rf"backbone_config.{next(iter(changes))}=.* is not supported"):
+    with pytest.raises(WeightsError, match=rf"backbone_config.{next(iter(changes))}="):
         hybrid.PUBLISHED.read(config)
 
 

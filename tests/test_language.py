@@ -432,7 +432,7 @@ def test_steps_that_are_said_go_before_the_passes_of_a_recipe() -> None:
     recipe = {"train": {"passes": 3}}
     assert resolve(recipe, {}).train.passes == 3
     assert resolve(recipe, {"train": {"steps": 5}}).train.passes == 0
-    with pytest.raises(SettingError, match="say one of them"):
+    with pytest.raises(SettingError, match="steps"):
         resolve(recipe, {"train": {"steps": 5, "passes": 2}})
 
 

@@ -282,7 +282,7 @@ def test_pictures_beside_their_maps_are_not_taken_for_classes(
     with pytest.raises(DataError, match=told):
         divide((str(tmp_path / "data"),), (), (), {}, {}, 10, print)
     assert "looks like data for the task" in str(check("classify", str(tmp_path / "data")))
-    with pytest.raises(DataError, match=f"Name the pictures alone: .*/{names[0]}"):
+    with pytest.raises(DataError, match=f"/{names[0]}"):
         list(iterate_plain([str(tmp_path / "data")]))
     shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")  # a class, and so are the others then
     found = [sample for sample in iterate_pictures([str(tmp_path / "data")]) if isinstance(sample, Picture)]

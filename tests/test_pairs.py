@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def test_a_binary_file_is_not_text(folder: Path, content: bytes, kind: str) -> N
     with pytest.raises(DataError) as caught:
         list(lines(path))
     assert path in str(caught.value) and kind in str(caught.value)
-    assert "is not text" in str(caught.value) or "is not UTF-8" in str(caught.value)
+    assert re.search("text|UTF-8", str(caught.value))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])

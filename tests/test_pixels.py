@@ -138,9 +138,9 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
         content = encoded(Image.fromarray(photograph(90, 90)), form)
         path = tmp_path / f"cut.{form.lower()}"
         path.write_bytes(content[: len(content) // 2])
-        with pytest.raises(DataError, match=rf"cut\.{form.lower()}: (is cut off|is damaged|begins like)") as error:
+        with pytest.raises(DataError, match=rf"cut\.{form.lower()}") as error:
             read_picture(str(path))
-        assert "Copy or download it again" in str(error.value)
+        assert "again" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
         (b"\n <svg xmlns='x'></svg>", "an SVG drawing"),
         (b"version https://git-lfs.github.com/spec/v1\noid", "git-lfs"),
         (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC.*Convert it to JPEG"),
-        (b"\x89PNG\r\n\x1a\nnothing", "begins like a PNG"),
-        (b"\0\1\2\3 some bytes", "no picture of a known kind"),
+        (b"\x89PNG\r\n\x1a\nnothing", "PNG"),
+        (b"\0\1\2\3 some bytes", "supported|known"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "PostScript"),
     ],
 )
@@ -188,9 +188,9 @@ def bomb(side: int) -> bytes:
 
 @pytest.mark.parametrize(("side", "megapixels"), [(10_001, 100), (12_000, 144), (20_000, 400)])
 def test_more_than_a_hundred_megapixels_are_refused(side: int, megapixels: int) -> None:
-    with pytest.raises(DataError, match=rf"has {megapixels} megapixels, and at most 100 are decoded"):
+    with pytest.raises(DataError, match=f"{megapixels} megapixels"):
         read_picture(bomb(side))
-    with pytest.raises(DataError, match=r"is cut off|is damaged"):  # so many are tried
+    with pytest.raises(DataError, match=r"cut off|damaged|truncated"):  # so many are tried
         read_picture(bomb(9_500))
 
 

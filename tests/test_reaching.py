@@ -80,9 +80,7 @@ def test_queries_and_keys_of_both_attentions_may_be_turned(name: str, layout: An
 def test_positions_that_need_a_table_of_all_by_all_are_refused_in_windows() -> None:
     module, x = Reaching(WIDTH, H).double(), noise(1, L, WIDTH)
     for position in (Buckets(H), Shaw(WIDTH // H)):
-        with pytest.raises(
-            ValueError, match=r"(Buckets|Shaw) has a number for every query and key.*Rotary can be used"
-        ):
+        with pytest.raises(ValueError, match="Rotary"):
             module(x, rule=Window(2, 2), inside=Placed(position.double(), Standing()))
 
 

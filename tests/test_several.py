@@ -102,7 +102,7 @@ def test_loss_and_logits_are_those_of_the_published_head(tmp_path: Path) -> None
 )
 def test_a_head_that_tells_a_number_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     published(tmp_path, id2label={0: "LABEL_0"}, **changes)
-    with pytest.raises(WeightsError, match=f"{said}: it tells a number, and classify tells classes"):
+    with pytest.raises(WeightsError, match=said):
         regard.load(tmp_path)
     assert regard.load(tmp_path, task="embed").task.name == "embed"
 
@@ -275,7 +275,7 @@ def test_pictures_of_one_class_each_score_a_model_that_tells_several(tmp_path: P
 def test_a_picture_of_which_a_number_is_told_is_refused(problem: str | None, tmp_path: Path) -> None:
     seeing(tmp_path, problem_type=problem, id2label={0: "LABEL_0"})
     said = "problem_type is regression" if problem else "its head has one output"
-    with pytest.raises(WeightsError, match=f"{said}: it tells a number, and classify tells classes"):
+    with pytest.raises(WeightsError, match=said):
         regard.load(tmp_path)
 
 

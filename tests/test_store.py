@@ -97,7 +97,7 @@ def test_every_side_has_the_numbers_that_it_needs() -> None:
 
 
 def test_a_number_that_does_not_fit_is_not_written() -> None:
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match="fit"):
         make("a", lambda writer: writer.add(source=[np.array([70_000])], target=[np.array([1])]) or {})
 
 
@@ -254,7 +254,7 @@ def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Writer, "finish", full)
     monkeypatch.setattr("tempfile.tempdir", str(place.parent))
-    with pytest.raises(DataError, match=rf"find no room in {place}: No space left.*REGARD_CACHE=FOLDER"):
+    with pytest.raises(DataError, match="REGARD_CACHE"):
         make("a", filled())
     assert left_in(place) == []
 
