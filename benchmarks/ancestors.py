@@ -98,7 +98,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 def test(names: list[str], data: Path, out: Path) -> None:
     """What was tested is not tested again."""
-    from regard.runs.evaluating import evaluate, write_answers
+    from regard.runs.evaluate import evaluate, write_answers
 
     for name in names:
         done = out / f"{name}.test.json"

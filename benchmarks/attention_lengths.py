@@ -19,10 +19,10 @@ import by_length
 import harness
 import torch
 
-from regard.draw.colour import ACCENT, INK, QUIET, WARM
-from regard.nn.attention import Attention, Recorder
-from regard.nn.rules import Causal, Packed, Window
-from regard.waists import Offsets, Seen
+from regard.draw.colormap import ACCENT, INK, QUIET, WARM
+from regard.nn.attention.attention import Attention, Recorder
+from regard.nn.attention.masks import Causal, Packed, Window
+from regard.types import Offsets, Seen
 
 WIDTH, HEADS = 512, 8
 

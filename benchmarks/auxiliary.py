@@ -23,9 +23,9 @@ from typing import Any
 import harness
 import synthetic
 
-from regard.data.tables import Labelled, iterate_labelled
-from regard.draw.colour import ACCENT, INK, LINE, QUIET, WARM
-from regard.draw.paper import Sheet, check_ending, styled
+from regard.data.text.labeled import Labelled, iterate_labelled
+from regard.draw.colormap import ACCENT, INK, LINE, QUIET, WARM
+from regard.draw.figure import Sheet, check_ending, styled
 
 MODEL = ("model.width=192", "model.depth=4", "model.heads=4", "model.hidden=768", "model.length=128")
 BEFORE = ("data.vocabulary=4000", "train.steps=1500", "train.tokens=2048", "train.warmup=100", "train.every=1000000")

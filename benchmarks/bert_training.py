@@ -25,17 +25,17 @@ import torch
 from clock import Clock, ceiling, report
 
 from regard import build
-from regard.data.feed import feed
-from regard.data.hiding import Hiding
-from regard.data.store import Rows
-from regard.learn.compute import Compute, Loss, Way
-from regard.learn.loop import loop, numbers
-from regard.learn.optimiser import make_optimiser
-from regard.learn.settings import Train
-from regard.learn.world import World
-from regard.tasks.mask import Manner, around
-from regard.tasks.task import Encoded, Terms
-from regard.waists import Batch
+from regard.data.batching.loader import feed
+from regard.data.batching.mlm_masking import Hiding
+from regard.data.store.token_store import Rows
+from regard.tasks.base import Encoded, Terms
+from regard.tasks.mlm import Manner, around
+from regard.training.distributed import World
+from regard.training.execution import Compute, Loss, Way
+from regard.training.loop import loop, numbers
+from regard.training.optimizer import make_optimiser
+from regard.training.settings import Train
+from regard.types import Batch
 
 MEAN, SHARE = 90, 0.15
 OPENS = 2

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.draw.colour import ACCENT, INK, LINE, QUIET, WARM
+from regard.draw.colormap import ACCENT, INK, LINE, QUIET, WARM
 
 Rows = Sequence[Mapping[str, Any]]
 COLOURS = (ACCENT, QUIET, WARM, INK)

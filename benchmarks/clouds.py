@@ -58,7 +58,7 @@ Spoil = Callable[[Points, float, np.random.Generator], tuple[Points, np.ndarray]
 
 
 def _turned(points: Points, axis: np.ndarray, degrees: float) -> Points:
-    from regard.inputs.shaking import around
+    from regard.processors.point_augmentation import around
 
     turn = around(axis, np.radians(degrees)).T
     return np.concatenate([points[:, at : at + 3] @ turn for at in range(0, points.shape[1], 3)], axis=1)
@@ -132,8 +132,8 @@ def summed(run: Path) -> dict[str, Any]:
 
 def clouds_of(name: str, modelnet: Path | None, normals: bool) -> Iterator[tuple[Points, Any]]:
     """Points, in which a shape has the radius 1, and what is right: a class, or one for each point."""
-    from regard.data.cloud_files import read_cloud
-    from regard.data.clouds import iterate_clouds, iterate_labelled_clouds
+    from regard.data.points.cloud_files import read_cloud
+    from regard.data.points.labeled import iterate_clouds, iterate_labelled_clouds
 
     iterate = iterate_labelled_clouds if name == "rooms" else iterate_clouds
     for sample in iterate([data_of(name, "test", modelnet)], None):
@@ -156,7 +156,7 @@ def share(
     name: str, model: Any, clouds: Sequence[tuple[Points, Any]], spoil: Spoil, much: float, votes: int = 1
 ) -> float:
     """Accuracy, or of rooms the mean overlap, in percent."""
-    from regard.tasks.dense_scores import Overlap
+    from regard.tasks.metrics.segmentation_depth import Overlap
 
     random = np.random.default_rng([1, round(1000 * much)])
     spoilt = [(spoil(points, much, random), right) for points, right in clouds]

@@ -118,7 +118,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 def test(name: str, data: Path, out: Path) -> None:
     """Read once, with the checkpoint that did best on the validation part."""
-    from regard.runs.evaluating import evaluate
+    from regard.runs.evaluate import evaluate
 
     scores = evaluate(out / name, [str(data / "test.parquet")], device="auto").scores
     print(name, json.dumps({key: value for key, value in scores.items() if key != "confusion"}), flush=True)

@@ -26,13 +26,13 @@ import synthetic
 import torch
 
 import regard
-from regard.data.rows import Empty
-from regard.data.spans import iterate_spans
-from regard.data.tables import iterate_labelled
-from regard.data.tagged import iterate_tagged
-from regard.runs.evaluating import evaluate
-from regard.tasks.entities import measure as measure_tags
-from regard.tasks.spotting import measure as measure_spans
+from regard.data.text.labeled import iterate_labelled
+from regard.data.text.qa import iterate_spans
+from regard.data.text.tables import Empty
+from regard.data.text.tagged import iterate_tagged
+from regard.runs.evaluate import evaluate
+from regard.tasks.metrics.ner import measure as measure_tags
+from regard.tasks.metrics.squad import measure as measure_spans
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ SHOWN = 6
 
 def test(name: str, data: Path, out: Path) -> None:
     """Read once, with the checkpoint that did best on the dev part."""
-    from regard.runs.evaluating import evaluate
+    from regard.runs.evaluate import evaluate
 
     told = out / f"{name}.test.json"
     if (out / f"{name}.json").exists() and not told.exists():

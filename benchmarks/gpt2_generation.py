@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from turns import Action, arguments, in_turns, measure
 
 import regard
-from regard.inputs.text import END_OF_TEXT, Text
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ import torch
 from clock import Clock, Step, ceiling, report
 
 from regard import build
-from regard.data.store import Rows
-from regard.learn.compute import Compute, Loss, Way
-from regard.learn.loop import loop, numbers
-from regard.learn.optimiser import make_optimiser
-from regard.learn.settings import Train
-from regard.learn.world import World
-from regard.tasks.task import Encoded, Terms
+from regard.data.store.token_store import Rows
+from regard.tasks.base import Encoded, Terms
+from regard.training.distributed import World
+from regard.training.execution import Compute, Loss, Way
+from regard.training.loop import loop, numbers
+from regard.training.optimizer import make_optimiser
+from regard.training.settings import Train
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import harness
 import synthetic
 
 import regard
-from regard.runs.evaluating import evaluate
+from regard.runs.evaluate import evaluate
 from regard.runs.info import info
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import harness
 import synthetic
 
-from regard.runs.evaluating import evaluate
+from regard.runs.evaluate import evaluate
 
 CASES: dict[str, dict[str, Any]] = {
     "shakespeare": {"model": "gpt2-char", "settings": []},

@@ -25,10 +25,10 @@ import torch
 from clock import Clock
 from torch import Tensor
 
-from regard.nn import banded
-from regard.nn.bands import Band
-from regard.nn.reaching import Reaching
-from regard.nn.rules import Global, Window
+from regard.nn.attention.longformer import Reaching
+from regard.nn.attention.masks import Global, Window
+from regard.nn.kernels import local_dispatch
+from regard.nn.kernels.local_pattern import Band
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Asked(Reaching):
 
     def near(self, x: Tensor, band: Band, seen: Any, inside: Any = None) -> Tensor:
         q, k, v = self.project(x)
-        return banded.near(q, k, v, band, self.score.factor(q.shape[-1]), way=self.way)
+        return local_dispatch.near(q, k, v, band, self.score.factor(q.shape[-1]), way=self.way)
 
 
 def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:

@@ -28,9 +28,9 @@ from clock import Clock, Step
 from torch import Tensor
 
 from regard import build
-from regard.learn.compute import keep_freed_memory
-from regard.nn.graphs import record
-from regard.waists import Batch
+from regard.nn.kernels.cuda_graph import record
+from regard.training.execution import keep_freed_memory
+from regard.types import Batch
 
 NAMES = {"plain": "regard", "graph": "regard", "compiled": "regard, compiled"}
 """In a figure."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import harness
 import synthetic
 
-from regard.runs.evaluating import evaluate, write_answers
+from regard.runs.evaluate import evaluate, write_answers
 
 
 def main(argv: Sequence[str] | None = None) -> None:

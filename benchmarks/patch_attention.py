@@ -19,9 +19,9 @@ import harness
 import torch
 from clock import Clock
 
-from regard.nn import kernels
-from regard.nn.attention import Attention
-from regard.nn.rules import Whole
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.masks import Whole
+from regard.nn.kernels import dispatch
 
 SIDE, WIDTH, HEADS = 224, 768, 12
 ROWS = {f"patches of {patch}": (SIDE // patch) ** 2 + 1 for patch in (32, 16, 8, 4, 2)} | {
@@ -36,7 +36,7 @@ class Plain(Attention):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         q, k, v = self.project(x)
-        mixed = kernels.plain(q, k, v, None, (WIDTH // HEADS) ** -0.5)[0]
+        mixed = dispatch.plain(q, k, v, None, (WIDTH // HEADS) ** -0.5)[0]
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 

@@ -29,11 +29,11 @@ from clock import Clock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn.graphs import record
-from regard.nn.levels import survey
-from regard.nn.points import point_head
+from regard.nn.kernels.cuda_graph import record
+from regard.nn.points.body import point_head
+from regard.nn.points.hierarchy import survey
 from regard.systems.point import PRESETS, build
-from regard.waists import Batch, Offsets
+from regard.types import Batch, Offsets
 
 SIDES = torch.tensor([6.0, 5.0, 3.0])
 CLASSES = 13

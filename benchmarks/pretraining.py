@@ -24,7 +24,7 @@ from typing import Any
 import harness
 import synthetic
 
-from regard.runs.evaluating import evaluate
+from regard.runs.evaluate import evaluate
 
 TITLE = re.compile(r" = [^=].* = \n?")
 """A line that begins an article; its sections have more signs."""

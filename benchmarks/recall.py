@@ -176,7 +176,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 
 def test(names: list[str], out: Path) -> None:
-    from regard.runs.evaluating import evaluate
+    from regard.runs.evaluate import evaluate
 
     for name in names:
         found = {N: evaluate(out / name, [str(out / f"test-{N}.tsv")]).scores["exact"] for N in tested(out)}
@@ -189,7 +189,7 @@ def test(names: list[str], out: Path) -> None:
 
 def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
     """A batch of texts of one length, as the task makes it; the only label that counts is the answer."""
-    from regard.data.pairs import Pair
+    from regard.data.text.pairs import Pair
 
     samples = [Pair(source, target, "", 0) for source, target in pairs]
     encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 10**9)

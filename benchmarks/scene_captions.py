@@ -21,7 +21,7 @@ from typing import Any
 import harness
 from side_by_side import parameters, side_by_side
 
-from regard.data import scenes
+from regard.demos import scenes
 
 SIDE = 96
 """Pixels of a picture: a cell of a scene has 32, and the captioners look over grids of 6 x 6 and 8 x 8 places."""
@@ -58,7 +58,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 def test(name: str, places: dict[str, Path], out: Path) -> None:
     """Read once, with the checkpoint that did best on the validation part."""
-    from regard.runs.evaluating import evaluate
+    from regard.runs.evaluate import evaluate
 
     told = out / f"{name}.test.json"
     if not (out / f"{name}.json").exists() or told.exists():
@@ -81,8 +81,8 @@ def test(name: str, places: dict[str, Path], out: Path) -> None:
 def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
     """Of the mean of all layers and heads, and of the head that did best on validation scenes; nothing without attention."""
     import regard
-    from regard.explain.caption import COUNTED
-    from regard.explain.regions import TOTAL
+    from regard.explain.captioning import COUNTED
+    from regard.explain.grounding import TOTAL
     from regard.runs.devices import pick_device
 
     model = regard.load(run, device=pick_device("auto"))
@@ -107,7 +107,7 @@ def samples(place: Path, many: int) -> Any:
 
 
 def regions(model: Any, given: Any, which: Sequence[Which]) -> dict[Which, Any]:
-    from regard.explain.regions import regards_of, scored
+    from regard.explain.grounding import regards_of, scored
 
     found: dict[Which, list[Any]] = {one: [] for one in which}
     for picture, caption, words, boxes in given:

@@ -53,7 +53,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 def test(name: str, data: Path, out: Path) -> None:
     """Read once, with the checkpoint that did best on the validation part."""
-    from regard.runs.evaluating import evaluate
+    from regard.runs.evaluate import evaluate
 
     told = out / f"{name}.test.json"
     if (out / f"{name}.json").exists() and not told.exists():
@@ -69,7 +69,7 @@ def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
     from matplotlib import pyplot as plt
 
     import regard
-    from regard.raster import read_depth, read_mask
+    from regard.data.images.image_io import read_depth, read_mask
 
     files = sorted((data / "test/images").iterdir())
     files = [

@@ -1,6 +1,7 @@
 """Plain matrix products, fused attention, and fused attention in float32 on this CPU, forward and backward, by row length.
 
-It is what SHORT_ROW and MIDDLE_ROW of `regard.nn.kernels` rest on. Rows x length is constant, as in a batch by token budget.
+It is what SHORT_ROW and MIDDLE_ROW of `regard.nn.kernels.dispatch` rest on. Rows x length is constant, as in a batch
+by token budget.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 import harness
 import torch
 
-from regard.nn import kernels
-from regard.nn.rules import Causal, Real
+from regard.nn.attention.masks import Causal, Real
+from regard.nn.kernels import dispatch
 
 HEADS, WIDTH, TOKENS = 4, 32, 8192
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -27,11 +28,11 @@ def milliseconds(kernel: str, dtype: torch.dtype, length: int, rows: int, padded
     for _ in range(12):
         begun = time.perf_counter()
         if kernel == "plain":
-            out, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), WIDTH**-0.5)
+            out, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), WIDTH**-0.5)
         elif kernel == "widened":
-            out = kernels.widened(q, k, v, rule, None, WIDTH**-0.5, 0.0)
+            out = dispatch.widened(q, k, v, rule, None, WIDTH**-0.5, 0.0)
         else:
-            out = kernels.sdpa(q, k, v, rule, None, WIDTH**-0.5, 0.0)
+            out = dispatch.sdpa(q, k, v, rule, None, WIDTH**-0.5, 0.0)
         out.sum().backward()
         times.append(time.perf_counter() - begun)
     return 1e3 * statistics.median(times[2:])

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from turns import Action, arguments, in_turns, measure
 
 import regard
-from regard.inputs.text import Text
+from regard.processors.tokenizer.tokenizer import Text
 
 BEAMS = 4
 

@@ -20,8 +20,8 @@ OUT/chosen.json, or the first of each). While learning, positions begin anywhere
 known to all. The checkpoint is the one that did best on validation questions, half of which are longer than those that are
 learnt from. `facts` is one halting model for stories of all three kinds: what it thinks about differs, and its weights do not.
 
-Where positions stop by themselves CPUs compute as many steps as the slowest needs; GPUs always compute eight (nn/halting.py),
-so that there a step that nobody takes is not saved.
+Where positions stop by themselves CPUs compute as many steps as the slowest needs; GPUs always compute eight
+(nn/blocks/act.py), so that there a step that nobody takes is not saved.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import harness
 from side_by_side import parameters, side_by_side
 from universal_figure import DIGITS, FACTS, LONGEST, figure
 
-from regard.data.recall import Question, Recipe, questions
+from regard.data.synthetic.algorithmic import Question, Recipe, questions
 
 SIZES: dict[str, tuple[str, ...]] = {
     "plain": ("transformer-tiny", "width=128", "heads=4", "hidden=512", "depth=4", "decoder_depth=4"),
@@ -201,7 +201,7 @@ def time(out: Path, systems: Iterable[str], more: Sequence[str]) -> None:
 
 
 def test(names: Sequence[str], out: Path, many: Sizes) -> None:
-    from regard.runs.evaluating import evaluate
+    from regard.runs.evaluate import evaluate
 
     for name in names:
         place = out / f"{name}.test.json"
@@ -227,7 +227,7 @@ def pondered(run: Path, samples: Sequence[Question]) -> dict[str, Any]:
 
     import regard
     from regard.runs.devices import pick_device
-    from regard.waists import IGNORE
+    from regard.types import IGNORE
 
     model = regard.load(run, device=pick_device("auto"))
     encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 10**9)

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from regard import build
 from regard.model import Model, assemble
-from regard.nn.graphs import record
+from regard.nn.kernels.cuda_graph import record
 
 GFLOP = {"vit": 17.58, "swin": 4.5, "dpt": 258.0}
 """Multiplications and additions of a forward pass of one picture, a pair as one; training has three times as many."""

@@ -23,9 +23,9 @@ from clock import Clock
 from torch import Tensor
 
 from regard import build
-from regard.nn.attention import Attention
-from regard.nn.watch import watch
-from regard.waists import Batch
+from regard.nn.attention.attention import Attention
+from regard.nn.recording import watch
+from regard.types import Batch
 
 
 def bare(attention: Attention, x: Tensor, context: None = None, *, rule: Any = None, **_: Any) -> Tensor:

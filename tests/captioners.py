@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.systems import SYSTEMS
-from regard.systems.captioning import Captioner
-from regard.waists import IGNORE, Batch
+from regard.systems.captioners.common import Captioner
+from regard.types import IGNORE, Batch
 from tiny import noise
 
 EYES: dict[str, tuple[str, dict[str, Any]]] = {

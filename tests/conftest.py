@@ -46,11 +46,16 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 IN_TRITON = (
-    "short", "joined", "vocabulary", "onestep", "few", "beside", "enlarged", "raised", "overhang", "farthest", "nearby",
+    "varlen_short", "add_layernorm", "cross_entropy", "decode_attention", "small_linear", "local_globals_triton", "upsample",
+    "linear_gelu", "ragged_tile", "farthest_point_triton", "knn_triton",
 )  # fmt: skip
 """Kernels are read as source by their compiler, which knows no checks."""
-parts = [path.stem for path in (Path(__file__).parents[1] / "src/regard/nn").glob("*.py") if path.stem not in IN_TRITON]
-checked_modules = [f"regard.nn.{name}" for name in parts] + ["regard.systems", "regard.decode"]
+NN = Path(__file__).parents[1] / "src/regard/nn"
+parts = [path for path in NN.rglob("*.py") if path.stem not in (*IN_TRITON, "__init__")]
+checked_modules = [".".join(("regard.nn", *path.relative_to(NN).with_suffix("").parts)) for path in parts] + [
+    "regard.systems",
+    "regard.decode",
+]
 if os.environ.get(
     "REGARD_CHECK_SHAPES"
 ):  # see test_shapes.py: checks around every call would double the time of all tests
@@ -198,7 +203,7 @@ def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: b
 
 @pytest.fixture(scope="session")
 def pairs() -> Pairs:
-    from regard.data.grammar import corpus
+    from regard.demos.grammar import corpus
 
     return [(pair.source, pair.target) for pair in corpus(count=2000).train]
 

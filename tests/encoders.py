@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
+from regard.processors.tokenizer.tokenizer import Text
 from regard.systems import SYSTEMS
 from regard.tasks import TASKS
 from tiny import noisy

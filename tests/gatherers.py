@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.cloud import Cloud
-from regard.inputs.points import Points
+from regard.data.points.cloud import Cloud
 from regard.model import Identity, Model, assemble
+from regard.processors.points import Points
 from regard.systems import find_system
 from regard.tasks import find_task
 from tiny import noisy

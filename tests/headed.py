@@ -13,8 +13,8 @@ from rich.console import Console
 from torch import Tensor
 
 import regard
-from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
+from regard.processors.tokenizer.tokenizer import Text
 from regard.systems import SYSTEMS, gpt2
 from regard.tasks import TASKS
 from tiny import noisy
@@ -47,12 +47,12 @@ def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: st
 def language_loss(model: Model, row: Sequence[int]) -> Tensor:
     """The mean of −log p of each token but the first, given those before it."""
     x = torch.tensor([list(row)])
-    logs = model.body.read(model.body(regard.waists.Batch(x)).sequence)[0].log_softmax(-1)
+    logs = model.body.read(model.body(regard.types.Batch(x)).sequence)[0].log_softmax(-1)
     return -torch.stack([logs[place, row[place + 1]] for place in range(len(row) - 1)]).mean()
 
 
 def last_state(model: Model, row: Sequence[int]) -> Tensor:
-    return model.body(regard.waists.Batch(torch.tensor([list(row)]))).sequence[0, -1]
+    return model.body(regard.types.Batch(torch.tensor([list(row)]))).sequence[0, -1]
 
 
 def train(task: str, data: Any, out: Path, *settings: str, **more: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.inputs.text import Text
+from regard.processors.tokenizer.tokenizer import Text
 from test_text import PROSE, publish
 from writings import HARD, STORY
 

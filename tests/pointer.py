@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.scenes import Scene, drawn, words
+from regard.demos.scenes import Scene, drawn, words
 from regard.explain import explain
-from regard.inputs.pixels import Pixels
-from regard.inputs.text import Text
-from regard.nn.align import Align, Product
-from regard.nn.attention import Attention
-from regard.tasks.recognise import Recognise
-from regard.waists import Answer, Batch, States
+from regard.nn.attention.attention import Attention
+from regard.nn.recurrent.score_attention import Align, Product
+from regard.processors.image import Pixels
+from regard.processors.tokenizer.tokenizer import Text
+from regard.tasks.image_classification import Recognise
+from regard.types import Answer, Batch, States
 
 
 class Fixed(Align):

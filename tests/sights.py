@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.inputs.palette import Palette
-from regard.inputs.pixels import Pixels
 from regard.model import Identity, Model, assemble
+from regard.processors.image import Pixels
+from regard.processors.palette import Palette
 from regard.systems import SYSTEMS
 from regard.tasks import find_task
-from regard.waists import Batch
+from regard.types import Batch
 from tiny import noisy
 
 SIZES: dict[str, dict[str, Any]] = {

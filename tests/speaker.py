@@ -14,17 +14,17 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.captions import Captioned
+from regard.data.images.captions import Captioned
 from regard.data.settings import Data
-from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
-from regard.nn.rolling import Rolling
+from regard.nn.recurrent.recurrent_state import Rolling
+from regard.processors.tokenizer.tokenizer import Text
 from regard.runs.catalog import catalog
 from regard.systems import SYSTEMS
-from regard.systems.captioning import beside
-from regard.systems.preset import Preset, System, unpublished
+from regard.systems.captioners.common import beside
+from regard.systems.common.system import Preset, System, unpublished
 from regard.tasks import find_task
-from regard.waists import Batch, States
+from regard.types import Batch, States
 
 
 @dataclass(frozen=True)

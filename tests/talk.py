@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.decode.recorded import recorded
+from regard.decode.cuda_graphs import recorded
 from regard.decode.search import Found
 from regard.decode.settings import Decode
 from regard.systems import gpt2
-from regard.waists import Batch
+from regard.types import Batch
 from tiny import noise, noisy
 
 V, END = 13, 0

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from regard.nn.align import Additive, Align, Product, score_of
-from regard.nn.rolling import Rolling
-from regard.nn.watch import watch
+from regard.nn.recording import watch
+from regard.nn.recurrent.recurrent_state import Rolling
+from regard.nn.recurrent.score_attention import Additive, Align, Product, score_of
 
 torch.manual_seed(0)
 

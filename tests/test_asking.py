@@ -12,7 +12,7 @@ import pytest
 from encoders import encoder
 from regard.errors import RegardError
 from regard.model import Model
-from regard.runs.given import files, given
+from regard.runs.predict_inputs import files, given
 from regard.tasks import TASKS, find_task
 from test_cli import Cli
 from test_cli import cli as cli

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
 from regard import capabilities
-from regard.nn import kernels
-from regard.nn.attention import Attention, Dot, Recorder
-from regard.nn.block import Block, Feed, vaswani_block
-from regard.nn.linear import Linear
-from regard.nn.memory import Fixed, Frozen, Growing, Memory
-from regard.nn.rules import Causal, Global, Once, Packed, Real, Rule, Same, Whole, Window, Written, dense
-from regard.waists import Offsets, Seen
+from regard.nn.attention.attention import Attention, Dot, Recorder
+from regard.nn.attention.kv_cache import Fixed, Frozen, Growing, Memory
+from regard.nn.attention.masks import Causal, Global, Once, Packed, Real, Rule, Same, Whole, Window, Written, dense
+from regard.nn.blocks.block import Block, Feed, vaswani_block
+from regard.nn.kernels import dispatch
+from regard.nn.kernels.linear import Linear
+from regard.types import Offsets, Seen
 
 May = Callable[[int, int, int, int], bool]
 B, H, L = 2, 2, 5
@@ -78,10 +78,10 @@ def test_a_kernel_mixes_exactly_the_values_that_may_be_seen(name: str, kernel: s
     rule, may = RULES[name]
     q, k, v = leaves()
     if kernel == "plain":
-        ours, weights = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.7)
+        ours, weights = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.7)
         near(weights @ v, ours)
     else:
-        ours = kernels.sdpa(q, k, v, rule, None, 0.7, 0.0)
+        ours = dispatch.sdpa(q, k, v, rule, None, 0.7, 0.0)
     same_with_gradients(ours, by_hand(q, k, v, may, 0.7), [q, k, v])
 
 
@@ -92,9 +92,9 @@ def test_queries_that_stand_elsewhere_see_from_where_they_stand(at: list[Any], k
     q, k, v = leaves(queries=places.shape[-1])
     row = [at, at] if places.ndim == 1 else at
     ours = (
-        kernels.plain(q, k, v, kernels.allowed(q, k, Causal(), places), 1.3)[0]
+        dispatch.plain(q, k, v, dispatch.allowed(q, k, Causal(), places), 1.3)[0]
         if kernel == "plain"
-        else kernels.sdpa(q, k, v, Causal(), places, 1.3, 0.0)
+        else dispatch.sdpa(q, k, v, Causal(), places, 1.3, 0.0)
     )
     same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= row[b][i], 1.3), [q, k, v])
 
@@ -102,9 +102,9 @@ def test_queries_that_stand_elsewhere_see_from_where_they_stand(at: list[Any], k
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
 def test_fewer_queries_than_keys_still_stand_at_the_beginning(kernel: str) -> None:
     q, k, v = leaves(queries=3)
-    mask = kernels.allowed(q, k, Causal(), None)
+    mask = dispatch.allowed(q, k, Causal(), None)
     ours = (
-        kernels.plain(q, k, v, mask, 1.0)[0] if kernel == "plain" else kernels.sdpa(q, k, v, Causal(), None, 1.0, 0.0)
+        dispatch.plain(q, k, v, mask, 1.0)[0] if kernel == "plain" else dispatch.sdpa(q, k, v, Causal(), None, 1.0, 0.0)
     )
     same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= i, 1.0), [q, k, v])
 
@@ -153,29 +153,29 @@ def test_a_rule_that_the_packed_kernel_takes_means_the_same_there(name: str, mon
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     rule, keys = PACKED_RULES[name]
     q, k, v = leaves(11, keys, rows=1)
-    if kernels.packed_form(rule) is None:
+    if dispatch.packed_form(rule) is None:
         assert "across" in name, "this one is what the kernel is for"
         return
-    right, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.7)
-    same_with_gradients(kernels.varlen(q, k, v, rule, 0.7), right, [q, k, v])
+    right, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.7)
+    same_with_gradients(dispatch.varlen(q, k, v, rule, 0.7), right, [q, k, v])
 
 
 def test_the_packed_kernel_refuses_what_it_cannot_say() -> None:
     q, k, v = leaves(rows=1)
     for rule in (None, Causal(), Same(DOCUMENTS), Window(1, 1, 2) & OURS, Window(1, 1) | OURS, OURS & Real(LENGTHS)):
-        assert kernels.packed_form(rule) is None
+        assert dispatch.packed_form(rule) is None
         with pytest.raises(ValueError):
-            kernels.varlen(q, k, v, rule, 1.0)
-    assert kernels.packed_form(Window(1, 1) & OURS & Window(3, 0)) is None
-    assert kernels.packed_form(OURS & ACROSS) is None
+            dispatch.varlen(q, k, v, rule, 1.0)
+    assert dispatch.packed_form(Window(1, 1) & OURS & Window(3, 0)) is None
+    assert dispatch.packed_form(OURS & ACROSS) is None
 
 
 @pytest.mark.parametrize("rule", [Causal() & Window(2, 0), Once(Window(1, 0) & Causal()), Window(3, 0)])
 def test_rows_under_a_band_mean_the_same_as_packed_documents(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     q, k, v = leaves(rows=3)
-    right, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.7)
-    same_with_gradients(kernels.varlen(q, k, v, rule, 0.7), right, [q, k, v])
+    right, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.7)
+    same_with_gradients(dispatch.varlen(q, k, v, rule, 0.7), right, [q, k, v])
 
 
 BAND = Causal() & Window(3, 0)
@@ -202,7 +202,7 @@ def stand_in(rows: int, length: int, dtype: torch.dtype, device: str = "cuda", w
 @pytest.fixture
 def recent(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU that all kernels know."""
-    monkeypatch.setattr(kernels, "_capability_of", lambda device: (9, 0))
+    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
 
 
 @pytest.mark.usefixtures("recent", "cuda_capabilities")
@@ -212,44 +212,44 @@ def test_rows_under_a_band_are_given_to_the_packed_kernel_where_it_knows_them(
 ) -> None:
     kernel, dtype, rows, queries, keys, rule, dropout = case
     q, k = stand_in(rows, queries, dtype), stand_in(rows, keys, dtype)
-    assert kernels.choose(q, k, rule, None, dropout, False) == kernel
-    assert kernels.choose(stand_in(rows, queries, dtype, width=12), k, rule, None, dropout, False) == "sdpa"
-    monkeypatch.setattr(kernels, "_capability_of", lambda device: (7, 5))
-    assert kernels.choose(q, k, rule, None, dropout, False) == "sdpa", "it came with Ampere"
+    assert dispatch.choose(q, k, rule, None, dropout, False) == kernel
+    assert dispatch.choose(stand_in(rows, queries, dtype, width=12), k, rule, None, dropout, False) == "sdpa"
+    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (7, 5))
+    assert dispatch.choose(q, k, rule, None, dropout, False) == "sdpa", "it came with Ampere"
 
 
 def test_a_rule_that_is_shared_is_written_out_once_for_each_place_that_is_asked_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written: list[Any] = []
-    monkeypatch.setattr("regard.nn.rules.dense", lambda *asked: written.append(1) or dense(*asked))
+    monkeypatch.setattr("regard.nn.attention.masks.dense", lambda *asked: written.append(1) or dense(*asked))
     rule, (q, k, _), at = Once(Causal() & Same(DOCUMENTS)), leaves(), torch.tensor([2, 0, 1, 4, 3])
     for where in (None, at):
         right = dense(rule.rule, B, H, torch.arange(L) if where is None else where, torch.arange(L))
         for _ in range(3):
-            assert torch.equal(kernels.allowed(q, k, rule, where), right)  # type: ignore[arg-type]
+            assert torch.equal(dispatch.allowed(q, k, rule, where), right)  # type: ignore[arg-type]
     assert len(written) == 2
-    assert kernels.allowed(q[:1], k[:1], rule, None).shape[0] == 1 and len(written) == 3  # type: ignore[union-attr]
+    assert dispatch.allowed(q[:1], k[:1], rule, None).shape[0] == 1 and len(written) == 3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("changed", ["", "deterministic", "old", "off", "dropout", "short", "float32"])
 def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_capability_of", lambda device: (8, 0) if changed == "old" else (9, 0))
-    monkeypatch.setattr(kernels, "_cudnn", lambda: changed != "off")
+    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (8, 0) if changed == "old" else (9, 0))
+    monkeypatch.setattr(dispatch, "_cudnn", lambda: changed != "off")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: changed == "deterministic")
     length, dtype = 500 if changed == "short" else 512, torch.float32 if changed == "float32" else torch.bfloat16
-    chosen = kernels._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, True)
-    assert chosen == (kernels.FUSED if changed else kernels.CUDNN)
-    seen = kernels._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, False)
-    assert seen == (kernels.FUSED if changed not in ("", "short") else kernels.CUDNN), "pictures have few lengths"
-    assert set(kernels.FUSED) < set(kernels.CUDNN), "where cuDNN refuses, the others go on"
+    chosen = dispatch._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, True)
+    assert chosen == (dispatch.FUSED if changed else dispatch.CUDNN)
+    seen = dispatch._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, False)
+    assert seen == (dispatch.FUSED if changed not in ("", "short") else dispatch.CUDNN), "pictures have few lengths"
+    assert set(dispatch.FUSED) < set(dispatch.CUDNN), "where cuDNN refuses, the others go on"
 
 
 # -- ways around the modules
 
 
 def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None:
-    swift = pytest.importorskip("regard.nn.swift")
+    swift = pytest.importorskip("regard.nn.blocks.decode_block")
 
     class Adapted(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
@@ -308,12 +308,12 @@ CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]]
     ("sdpa", CUDA, BRAIN, 11, OURS & Real(LENGTHS), False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, Same(DOCUMENTS), False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, Window(1, 1, 2) & OURS, False, 0.0, False),
-    ("plain", CPU, BRAIN, kernels.SHORT_ROW, Causal(), False, 0.0, False),
-    ("widened", CPU, BRAIN, kernels.SHORT_ROW + 1, Causal(), False, 0.0, False),
-    ("widened", CPU, BRAIN, kernels.MIDDLE_ROW, Causal(), False, 0.0, False),
-    ("plain", CPU, BRAIN, kernels.MIDDLE_ROW, Whole(), False, 0.0, False),
-    ("sdpa", CPU, BRAIN, kernels.MIDDLE_ROW + 1, Whole(), False, 0.0, False),
-    ("sdpa", CPU, BRAIN, kernels.MIDDLE_ROW + 1, Causal(), False, 0.0, False),
+    ("plain", CPU, BRAIN, dispatch.SHORT_ROW, Causal(), False, 0.0, False),
+    ("widened", CPU, BRAIN, dispatch.SHORT_ROW + 1, Causal(), False, 0.0, False),
+    ("widened", CPU, BRAIN, dispatch.MIDDLE_ROW, Causal(), False, 0.0, False),
+    ("plain", CPU, BRAIN, dispatch.MIDDLE_ROW, Whole(), False, 0.0, False),
+    ("sdpa", CPU, BRAIN, dispatch.MIDDLE_ROW + 1, Whole(), False, 0.0, False),
+    ("sdpa", CPU, BRAIN, dispatch.MIDDLE_ROW + 1, Causal(), False, 0.0, False),
     ("sdpa", CPU, SINGLE, 11, OURS, False, 0.0, False),
     ("sdpa", CPU, DOUBLE, 11, None, True, 0.0, False),
     ("plain", CPU, SINGLE, 11, None, False, 0.0, True),
@@ -327,10 +327,10 @@ def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: p
     kernel, device, dtype, keys, rule, at, dropout, watched = case
     x = stand_in(1, keys, dtype, device)
     where = torch.arange(1) if at else None
-    assert kernels.choose(x, x, rule, where, dropout, watched) == kernel
+    assert dispatch.choose(x, x, rule, where, dropout, watched) == kernel
     monkeypatch.setitem(capabilities._results, "varlen_attention", False)
     without = "sdpa" if kernel == "varlen" else kernel
-    assert kernels.choose(x, x, rule, where, dropout, watched) == without
+    assert dispatch.choose(x, x, rule, where, dropout, watched) == without
 
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa", "varlen"])
@@ -342,7 +342,7 @@ def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatc
     mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 1.7 / 3**0.5)
     right = attention.out(mixed.transpose(1, 2).reshape(1, 11, 6))
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
-    monkeypatch.setattr(kernels, "choose", lambda *_: kernel)
+    monkeypatch.setattr(dispatch, "choose", lambda *_: kernel)
     same_with_gradients(attention(x, rule=rule), right, [x, *attention.parameters()])
 
 
@@ -445,7 +445,7 @@ def test_a_packed_row_is_its_documents_apart() -> None:
 def test_dropout_takes_a_share_of_the_weights_and_raises_the_others() -> None:
     torch.manual_seed(0)
     q, k = noise(1, 1, 400, 4), noise(1, 1, 50, 4, seed=1)
-    dropped, weights = kernels.plain(q, k, torch.eye(50).double()[None, None], None, 0.5, dropout=0.3)
+    dropped, weights = dispatch.plain(q, k, torch.eye(50).double()[None, None], None, 0.5, dropout=0.3)
     near(weights, by_hand(q, k, torch.eye(50).double()[None, None], lambda *_: True, 0.5))
     gone = dropped == 0
     assert abs(gone.double().mean() - 0.3) < 4 * (0.3 * 0.7 / gone.numel()) ** 0.5
@@ -517,9 +517,9 @@ def test_the_few_queries_of_a_step_are_mixed_as_the_plain_rule_says(rows: int, m
     table = noise(rows, 4, 9, seed=3) > 0
     table[..., 0] = True
     rule = Written.out(table) if masked else None
-    right, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.3)
+    right, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.3)
     assert (
-        kernels.stepped(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, rule, 0.3) - right
+        dispatch.stepped(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, rule, 0.3) - right
     ).abs().max() < 1e-12
     if rule is not None:
         assert torch.equal(dense(rule, rows, H, torch.arange(4), torch.arange(9)), table[:, None])

@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from regard.errors import SettingError
-from regard.inputs.augment import COLUMNS, NOTHING, Augment, apply, apply_map, draw_changes, mixing
+from regard.processors.augmentation import COLUMNS, NOTHING, Augment, apply, apply_map, draw_changes, mixing
 
 WHOLE = {"width": 1.0, "height": 1.0, "brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "weight": 1.0}
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.findings import Report
+from regard.data.check.contrastive_pairs import check_together
+from regard.data.check.findings import Report
 from regard.data.settings import Data
-from regard.data.together import iterate_together
-from regard.data.together_checks import check_together
+from regard.data.text.contrastive_pairs import iterate_together
 from regard.errors import DataError
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import regard
 from regard.errors import RegardError
-from regard.tasks.task import Terms
-from regard.waists import IGNORE, Batch
+from regard.tasks.base import Terms
+from regard.types import IGNORE, Batch
 from tiny import near, noisy
 
 SIZES = {
@@ -76,7 +76,7 @@ def test_states_and_summary_are_those_of_the_bare_model(activation: str, tmp_pat
 
 
 def test_a_packed_row_has_the_states_and_summaries_of_its_texts(tmp_path: Path) -> None:
-    from regard.waists import Offsets
+    from regard.types import Offsets
 
     model = loaded(theirs("BertModel"), tmp_path)
     x, mask, types = inputs()

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from oracle import grads, near, noise
-from regard.nn import banded, blocked, kernels, looking
-from regard.nn.bands import Band, read
-from regard.nn.blocked import Cut, pieces
-from regard.nn.rules import Causal, Global, Once, Packed, Real, Same, Window, dense
-from regard.waists import Offsets
+from regard.nn.attention import local_recording
+from regard.nn.attention.masks import Causal, Global, Once, Packed, Real, Same, Window, dense
+from regard.nn.kernels import dispatch, local_chunked, local_dispatch
+from regard.nn.kernels.local_chunked import Cut, pieces
+from regard.nn.kernels.local_pattern import Band, read
+from regard.types import Offsets
 from windows import (
     CASES,
     LENGTHS,
@@ -37,8 +38,8 @@ from windows import (
 
 @pytest.fixture(params=[Cut(5, 60), Cut(16, 2**20), Cut(128, 2**20)], ids=["small", "middle", "one"])
 def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "cut_for", lambda q: request.param)
-    monkeypatch.setattr(looking, "CUT", request.param)
+    monkeypatch.setattr(local_chunked, "cut_for", lambda q: request.param)
+    monkeypatch.setattr(local_recording, "CUT", request.param)
 
 
 @pytest.mark.usefixtures("cut")
@@ -46,7 +47,7 @@ def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def test_blocks_of_queries_see_what_the_rule_says(name: str) -> None:
     rows, rule = CASES[name]
     q, k, v = leaves(rows)
-    ours = banded.banded(q, k, v, band_of(rule), 0.7)
+    ours = local_dispatch.banded(q, k, v, band_of(rule), 0.7)
     same_with_gradients(ours, written_out(q, k, v, rule)[0], [q, k, v])
 
 
@@ -55,7 +56,7 @@ def test_blocks_of_queries_see_what_the_rule_says(name: str) -> None:
 def test_marked_tokens_are_in_everyones_softmax_once(name: str) -> None:
     rows, rule = CASES[name]
     band, (q, k, v) = band_of(rule), leaves(rows)
-    same_with_gradients(banded.near(q, k, v, band, 0.7), written_out(q, k, v, Columns(band))[0], [q, k, v])
+    same_with_gradients(local_dispatch.near(q, k, v, band, 0.7), written_out(q, k, v, Columns(band))[0], [q, k, v])
 
 
 def test_every_query_is_computed_once_and_no_piece_is_large() -> None:
@@ -76,7 +77,7 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
     rows, rule = CASES["marked, lengths"]
     exact = [x.detach().to(dtype).double().requires_grad_() for x in leaves(rows)]
     given = [x.detach().to(dtype).requires_grad_() for x in exact]
-    ours, right = banded.banded(*given, band_of(rule), 0.7), banded.banded(*exact, band_of(rule), 0.7)
+    ours, right = local_dispatch.banded(*given, band_of(rule), 0.7), local_dispatch.banded(*exact, band_of(rule), 0.7)
     assert ours.dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     near(ours.double(), right, tolerance)
@@ -86,14 +87,14 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
 
 def test_what_everyone_tells_a_marked_token_is_summed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of 16 bits stand still where what is added is small against them."""
-    monkeypatch.setattr(blocked, "cut_for", lambda q: Cut(4, 2**20))
+    monkeypatch.setattr(local_chunked, "cut_for", lambda q: Cut(4, 2**20))
     length, values = 2048, noise(1, 1, 2048, 8).bfloat16()
     band = Band(Window(1, 1), Global(torch.arange(length)[None] == 0))
     found = []
     for kind in (torch.float64, torch.bfloat16):
         v = values.to(kind).requires_grad_()
         q = torch.zeros_like(v)
-        found.append(torch.autograd.grad(blocked.blocked(q, q, v, band, 1.0).sum(), v)[0][0, 0, 0].double())
+        found.append(torch.autograd.grad(local_chunked.blocked(q, q, v, band, 1.0).sum(), v)[0][0, 0, 0].double())
     near(found[1], found[0], 0.01)
 
 
@@ -102,7 +103,7 @@ def test_what_everyone_tells_a_marked_token_is_summed_exactly(monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ["window", "heads apart", "marked, lengths"])
 def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "cut_for", lambda q: Cut(6, 60))
+    monkeypatch.setattr(local_chunked, "cut_for", lambda q: Cut(6, 60))
     rows, rule = CASES[name]
     given = [x[:, :, :14].detach().requires_grad_() for x in leaves(rows, width=2)]
     marks = band_of(rule).marked
@@ -111,11 +112,11 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(4)
-        return blocked.blocked(q, k, v, band_of(rule), 0.7, 0.4)
+        return local_chunked.blocked(q, k, v, band_of(rule), 0.7, 0.4)
 
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
     torch.manual_seed(5)
-    assert not torch.equal(attend(*given), blocked.blocked(*given, band_of(rule), 0.7, 0.4)), (
+    assert not torch.equal(attend(*given), local_chunked.blocked(*given, band_of(rule), 0.7, 0.4)), (
         "other chance, other weights"
     )
 
@@ -128,7 +129,7 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
 def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
     rows, rule = CASES[name]
     band, (q, k, v) = band_of(rule), leaves(rows)
-    mixed, weights, keys = looking.looked(q, k, v, band, 0.7)
+    mixed, weights, keys = local_recording.looked(q, k, v, band, 0.7)
     right, exact = written_out(q, k, v, Columns(band))
     hidden = torch.zeros(rows, L, dtype=torch.bool) if band.marked is None else band.marked.tokens
     real = band.real(L)
@@ -171,7 +172,7 @@ def test_rules_of_windows_are_known_by_their_form() -> None:
     assert found.rest is not None and torch.equal(dense(found.rest, 2, 1, torch.arange(L), torch.arange(L)), expected)
     assert band_of(Once(Causal() & window)).window.right == 0
     with pytest.raises(ValueError, match="heads"):
-        banded.near(*leaves(1), Band(Window(1, 1, (1, 2))), 1.0)
+        local_dispatch.near(*leaves(1), Band(Window(1, 1, (1, 2))), 1.0)
 
 
 def test_rows_are_cut_where_windows_are_narrow() -> None:
@@ -225,8 +226,8 @@ HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 def test_the_way_follows_from_form_device_and_dtype(
     way: str, rows: int, dtype: torch.dtype, width: int, device: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "_capability_of", lambda device: (9, 0))
-    assert banded.way_for(stand_in(rows, dtype, width, device), band_of(CASES[name][1])) == way
+    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
+    assert local_dispatch.way_for(stand_in(rows, dtype, width, device), band_of(CASES[name][1])) == way
 
 
 # -- cost
@@ -235,9 +236,10 @@ def test_the_way_follows_from_form_device_and_dtype(
 LONG = """
 import resource
 import torch
-from regard.nn import banded, looking
-from regard.nn.bands import read
-from regard.nn.rules import Global, Real, Window
+from regard.nn.kernels import local_dispatch as banded
+from regard.nn.attention import local_recording as looking
+from regard.nn.kernels.local_pattern import read
+from regard.nn.attention.masks import Global, Real, Window
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

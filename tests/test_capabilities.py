@@ -15,9 +15,9 @@ import regard
 import regard.errors
 from conftest import Pairs, rows, train_tiny, write_pairs
 from regard import capabilities
-from regard.data.album import free_memory
-from regard.data.feed import feed
-from regard.nn.recurrent import fused
+from regard.data.batching.loader import feed
+from regard.data.images.cache import free_memory
+from regard.nn.recurrent.rnn import fused
 
 OPERATORS = {
     "packed_linear_float32": ("packed_linear",),

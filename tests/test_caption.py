@@ -18,10 +18,10 @@ from conftest import facts, rows, same_tensors, stopped_in
 from regard.cli import main
 from regard.decode.settings import Decode
 from regard.errors import RegardError, SettingError
-from regard.inputs.text import Text
 from regard.model import Model
-from regard.runs.evaluating import evaluate
-from regard.waists import Batch, States
+from regard.processors.tokenizer.tokenizer import Text
+from regard.runs.evaluate import evaluate
+from regard.types import Batch, States
 from speaker import TASK, album_in, model, samples
 
 

@@ -11,18 +11,18 @@ import torch
 
 import regard
 import speaker
-from regard.data.plan import Alike, Even
+from regard.data.batching.samplers import Alike, Even
 from regard.data.settings import Data
 from regard.errors import RegardError, SettingError
-from regard.inputs.captions import Captions
-from regard.inputs.pixels import Pixels
-from regard.inputs.text import Text
 from regard.model import Model
-from regard.runs.checking import LOOKS
+from regard.processors.captions import Captions
+from regard.processors.image import Pixels
+from regard.processors.tokenizer.tokenizer import Text
+from regard.runs.check import LOOKS
 from regard.tasks import SEEING
+from regard.tasks.base import Terms
 from regard.tasks.caption import Caption, pairs_of
-from regard.tasks.task import Terms
-from regard.waists import IGNORE
+from regard.types import IGNORE
 from speaker import TASK, album_in, encoded, model, samples
 
 
@@ -102,7 +102,7 @@ def test_grains_have_like_lengths_or_one_shape(album: Path) -> None:
 
 
 def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import regard.tasks.pictured as pictured
+    import regard.tasks.image_task as pictured
 
     seen: list[Any] = []
     real = pictured.read_picture

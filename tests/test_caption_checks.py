@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.caption_checks import check_captions
-from regard.data.file_checks import SizedReport
+from regard.data.check.captions import check_captions
+from regard.data.check.files import SizedReport
 from regard.data.settings import Data
-from regard.runs.checking import check
+from regard.runs.check import check
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 

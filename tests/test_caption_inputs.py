@@ -13,13 +13,13 @@ from PIL import Image
 import regard
 import speaker
 from conftest import same_tensors, stopped_in
-from regard.data.captions import asked_of, captioned_of
-from regard.data.files import refuse
-from regard.data.rows import Empty
+from regard.data.images.captions import asked_of, captioned_of
 from regard.data.settings import Data
+from regard.data.text.files import refuse
+from regard.data.text.tables import Empty
 from regard.errors import DataError
-from regard.inputs.text import Text
 from regard.model import Identity, assemble
+from regard.processors.tokenizer.tokenizer import Text
 from regard.tasks import SEEING
 from test_captions import FORMS, SAID, coco, each, karpathy, lines
 from test_captions import place as place

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from captioners import batch_of, captions, config_of, made
-from regard.nn.align import Context
-from regard.nn.gates import gated
-from regard.systems import caption_attend, caption_fixed
-from regard.waists import Batch
+from regard.nn.recurrent.lstm_gates import gated
+from regard.nn.recurrent.score_attention import Context
+from regard.systems.captioners import show_and_tell, show_attend_tell
+from regard.types import Batch
 from tiny import gradients, near, noise
 
 # -- Show and Tell
@@ -194,7 +194,7 @@ def test_no_token_stands_before_the_first_word() -> None:
 
 def test_small_ones_are_spread_by_what_they_read() -> None:
     config = config_of("caption-attend", width=40, embedding=30, inner=12, vocabulary=400)
-    body = caption_attend.build(replace(config, std=0.0))  # type: ignore[arg-type]
+    body = show_attend_tell.build(replace(config, std=0.0))  # type: ignore[arg-type]
     for matrix in (body.cell["h"].weight, body.words.weight, body.out["h"].weight):
         assert matrix.std().item() == pytest.approx(matrix.shape[1] ** -0.5, rel=0.1)
     assert body.tokens.weight.std().item() == pytest.approx(0.1, rel=0.1) and not body.words.bias.any()
@@ -202,14 +202,14 @@ def test_small_ones_are_spread_by_what_they_read() -> None:
 
 def test_its_decoder_has_as_many_numbers_as_the_authors_and_begins_as_theirs() -> None:
     """V 10,000, words of 512, a state of 1800, places of 512."""
-    config = caption_attend.Config(encoder="resnet-18")
+    config = show_attend_tell.Config(encoder="resnet-18")
     assert (config.vocabulary, config.embedding, config.width) == (10_000, 512, 1800)
     with torch.device("meta"):
-        body = caption_attend.build(config)
+        body = show_attend_tell.build(config)
     assert body.eyes.tap.channels == 512
     assert sum(part.numel() for name, part in body.named_parameters() if not name.startswith("eyes.")) == 35_333_450
     torch.manual_seed(0)
-    small = caption_attend.build(config_of("caption-attend", width=40, embedding=30, inner=12, vocabulary=400))  # type: ignore[arg-type]
+    small = show_attend_tell.build(config_of("caption-attend", width=40, embedding=30, inner=12, vocabulary=400))  # type: ignore[arg-type]
     for name, part in small.named_parameters():
         if name.startswith("eyes."):
             continue
@@ -224,10 +224,10 @@ def test_its_decoder_has_as_many_numbers_as_the_authors_and_begins_as_theirs() -
 
 
 def test_show_and_tells_counts_add_up() -> None:
-    config = caption_fixed.PRESETS["caption-fixed-base"].config
+    config = show_and_tell.PRESETS["caption-fixed-base"].config
     V, m, n, D = config.vocabulary, config.embedding, config.width, 2048
     decoder = V * m + (D * m + m) + 4 * n * (m + n) + 2 * 4 * n + (n * V + V)
-    assert (m, n) == (512, 512) and decoder + 23_508_032 == caption_fixed.PRESETS["caption-fixed-base"].parameters
+    assert (m, n) == (512, 512) and decoder + 23_508_032 == show_and_tell.PRESETS["caption-fixed-base"].parameters
 
 
 # -- the lectures' step of attention on a grid of 3 x 3, worked out by hand

@@ -17,9 +17,10 @@ from regard.config import as_dict, from_dict
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import WeightsError
-from regard.nn.loss import cross_entropy
-from regard.systems import caption_vit, find_published
-from regard.waists import Batch
+from regard.nn.blocks.losses import cross_entropy
+from regard.systems import find_published
+from regard.systems.captioners import vit_gpt2
+from regard.types import Batch
 from tiny import gradients, near, noise
 
 # -- convolutions and a Transformer
@@ -132,7 +133,7 @@ def read(folder: Path) -> Any:
     config, tensors = system.adapt(config, load_file(folder / "model.safetensors"))
     body = system.build(config).double().eval()
     found, foreign = system.names.read(tensors, body.state_dict())
-    assert system is caption_vit.SYSTEM and not foreign
+    assert system is vit_gpt2.SYSTEM and not foreign
     body.load_state_dict(found)
     return body, config
 
@@ -196,9 +197,9 @@ def grad_of(part: nn.Parameter, ours: str) -> Tensor:
 def test_a_folder_of_ours_is_read_by_them(width: int, tmp_path: Path) -> None:
     body = made("caption-vit", width=width)
     config = config_of("caption-vit", width=width)
-    tensors = caption_vit.NAMES.write(body.state_dict())
+    tensors = vit_gpt2.NAMES.write(body.state_dict())
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    written = caption_vit.PUBLISHED.write(as_dict(config), "caption")
+    written = vit_gpt2.PUBLISHED.write(as_dict(config), "caption")
     (tmp_path / "config.json").write_text(json.dumps(written))
     theirs = transformers.VisionEncoderDecoderModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
     target, _ = captions()
@@ -216,7 +217,7 @@ def test_what_would_be_computed_otherwise_is_refused_by_its_name(tmp_path: Path)
     def told(side: str, **changes: Any) -> dict[str, Any]:
         return {**published, side: {**published[side], **changes}}
 
-    reads = caption_vit.PUBLISHED.read
+    reads = vit_gpt2.PUBLISHED.read
     # what older versions say of every part
     old = {
         "pruned_heads": {},
@@ -252,13 +253,13 @@ def test_the_published_count_has_vits_pooler_beside_ours() -> None:
     pooler = sum(part.numel() for part in theirs.encoder.pooler.parameters())
     count = sum(part.numel() for part in theirs.parameters())
     assert (count, pooler) == (239_195_904, 590_592)
-    assert caption_vit.PRESETS["caption-vit-base"].parameters == count - pooler
+    assert vit_gpt2.PRESETS["caption-vit-base"].parameters == count - pooler
 
 
 def test_it_writes_the_captions_that_they_write(tmp_path: Path) -> None:
     theirs, body = theirs_of(seed=6, n_inner=20), made("caption-vit")
     theirs.save_pretrained(tmp_path)
-    body.load_state_dict(caption_vit.NAMES.read(load_file(tmp_path / "model.safetensors"), body.state_dict())[0])
+    body.load_state_dict(vit_gpt2.NAMES.read(load_file(tmp_path / "model.safetensors"), body.state_dict())[0])
     x = pictures(3)
     for beam in (1, 3):
         right = theirs.generate(pixel_values=x, num_beams=beam, max_new_tokens=8, do_sample=False, length_penalty=0.0)

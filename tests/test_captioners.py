@@ -12,16 +12,16 @@ import torch
 
 from captioners import EYES, KINDS, USUAL, batch_of, config_of, fresh, made, pictures
 from regard.config import as_dict, from_dict, override
-from regard.decode.recorded import recorded
+from regard.decode.cuda_graphs import recorded
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import RegardError, SettingError, UnknownName
-from regard.learn.optimiser import make_optimiser
-from regard.learn.settings import Train
-from regard.nn.loss import cross_entropy
-from regard.nn.watch import attention_names, watch
+from regard.nn.blocks.losses import cross_entropy
+from regard.nn.recording import attention_names, watch
 from regard.systems import SYSTEMS
-from regard.waists import Batch
+from regard.training.optimizer import make_optimiser
+from regard.training.settings import Train
+from regard.types import Batch
 from tiny import gradients, near
 
 kinds = pytest.mark.parametrize(("name", "eyes"), KINDS)

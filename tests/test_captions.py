@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from regard.cli import main
-from regard.data.captions import Captioned, captioned_of, iterate_captioned, part_of
-from regard.data.rows import Empty
+from regard.data.images.captions import Captioned, captioned_of, iterate_captioned, part_of
+from regard.data.text.tables import Empty
 from regard.errors import DataError, RegardError
 
 SAID = {"a.png": ["a red thing", "something red"], "b c.png": ["a green thing"], "d.png": ["blue", "a blue one", "sky"]}

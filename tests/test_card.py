@@ -17,12 +17,12 @@ from encoders import encoder
 from gatherers import cloud
 from gatherers import made as gatherer
 from headed import SIZES
-from regard.data.ply import write_ply
-from regard.data.recall import Question
+from regard.data.points.ply import write_ply
 from regard.data.settings import Data
+from regard.data.synthetic.algorithmic import Question
 from regard.explain import explains
-from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
+from regard.processors.tokenizer.tokenizer import Text
 from regard.runs.card import _use
 from regard.systems import SYSTEMS, gpt2, universal
 from regard.tasks import SEEING, TASKS, Task, every

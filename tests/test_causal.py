@@ -11,14 +11,14 @@ from torch import Tensor
 
 from oracle import near, noise, noisy
 from regard.errors import RegardError
-from regard.nn.block import Stack, Tokens, vaswani_block
-from regard.nn.causal import DecoderOnly
-from regard.nn.norm import Norm
-from regard.nn.position import Learned, Sinusoid
-from regard.nn.rules import Causal, Window, dense
-from regard.nn.state import DecoderState
-from regard.nn.watch import watch
-from regard.waists import Batch, Offsets
+from regard.nn.attention.masks import Causal, Window, dense
+from regard.nn.attention.positions import Learned, Sinusoid
+from regard.nn.blocks.block import Stack, Tokens, vaswani_block
+from regard.nn.blocks.decoder import DecoderOnly
+from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.norm import Norm
+from regard.nn.recording import watch
+from regard.types import Batch, Offsets
 
 V, LENGTH = 17, 24
 BANDS = {"dense": (), "banded": (0, 3, 0), "all banded": (4, 4, 2)}
@@ -114,8 +114,8 @@ def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
     name: str, masks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    monkeypatch.setattr("regard.nn.rules.dense", lambda *asked: written.append(1) or dense(*asked))
-    monkeypatch.setattr("regard.nn.kernels.dense", lambda *asked: written.append(1) or dense(*asked))
+    monkeypatch.setattr("regard.nn.attention.masks.dense", lambda *asked: written.append(1) or dense(*asked))
+    monkeypatch.setattr("regard.nn.kernels.dispatch.dense", lambda *asked: written.append(1) or dense(*asked))
     model, x = body(name), ids(2, 9)
     model(Batch(x))
     assert len(written) == masks

@@ -15,13 +15,13 @@ import pytest
 
 import regard
 from regard.cli import main
-from regard.data.findings import Finding, Report
-from regard.data.oddities import bare, mojibake, oddities
-from regard.data.pairs import read_pairs
-from regard.data.profile import Profile
-from regard.data.survey import Survey
+from regard.data.check.findings import Finding, Report
+from regard.data.check.language_id import Profile
+from regard.data.check.pair_survey import Survey
+from regard.data.check.text_quality import bare, mojibake, oddities
+from regard.data.text.pairs import read_pairs
 from regard.errors import DataError, RegardError
-from regard.runs.checking import CHECKS, check
+from regard.runs.check import CHECKS, check
 from regard.tasks import TASKS
 
 Pairs = list[tuple[str, str]]
@@ -30,7 +30,7 @@ Pairs = list[tuple[str, str]]
 @pytest.fixture(scope="module")
 def many() -> Pairs:
     """Enough different pairs that nothing is found in them."""
-    from regard.data.grammar import corpus
+    from regard.demos.grammar import corpus
 
     found = dict.fromkeys((pair.source, pair.target) for pair in corpus(count=3000).train)
     sources: dict[str, str] = {}

@@ -15,14 +15,14 @@ import torch
 import regard
 from conftest import facts
 from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
-from regard.data.plan import Packs
+from regard.data.batching.samplers import Packs
 from regard.data.settings import Data
-from regard.data.tables import Question
+from regard.data.text.labeled import Question
 from regard.errors import RegardError, WeightsError
 from regard.model import load
-from regard.runs.evaluating import evaluate
-from regard.tasks.marks import MARKS
-from regard.tasks.task import Terms
+from regard.runs.evaluate import evaluate
+from regard.tasks.base import Terms
+from regard.tasks.special_tokens import MARKS
 from tiny import gradients, near, noisy
 
 SAMPLES = [

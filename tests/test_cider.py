@@ -10,7 +10,7 @@ import pytest
 
 from regard.data.settings import Data
 from regard.tasks.caption import scored
-from regard.tasks.cider import cider, words
+from regard.tasks.metrics.cider import cider, words
 
 SAID = [
     "a brown dog runs on the beach",

@@ -19,20 +19,20 @@ import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
 from regard.cli import main
-from regard.data.plan import Packs
+from regard.data.batching.samplers import Packs
 from regard.data.settings import Data
-from regard.data.tables import Labelled
+from regard.data.text.labeled import Labelled
 from regard.errors import DataError, RegardError, WeightsError
-from regard.inputs.text import Text
-from regard.learn.optimiser import rate_at
-from regard.learn.settings import Train
 from regard.model import load
-from regard.runs.evaluating import evaluate
-from regard.runs.order import start_from
+from regard.processors.tokenizer.tokenizer import Text
+from regard.runs.evaluate import evaluate
+from regard.runs.spec import start_from
 from regard.systems import gpt2
+from regard.tasks.base import Terms
 from regard.tasks.classify import Classify, confusion, measures
-from regard.tasks.marks import MARKS, shortened
-from regard.tasks.task import Terms
+from regard.tasks.special_tokens import MARKS, shortened
+from regard.training.optimizer import rate_at
+from regard.training.settings import Train
 from tiny import gradients, near
 
 LABELS = ("good", "bad", "so")

@@ -20,7 +20,7 @@ import typer.main
 import regard
 from conftest import TINY, TWELVE, Pairs, Trained, facts, write_pairs
 from regard.cli import app, main
-from regard.line import spread
+from regard.cli_args import spread
 from regard.runs.settings import GROUPS
 
 ROOT = Path(__file__).parent.parent
@@ -158,10 +158,10 @@ def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that
 def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.data.grammar import corpus
+    from regard.demos.grammar import corpus
 
-    monkeypatch.setattr("regard.runs.demos.translate.corpus", lambda: corpus(count=300))
-    monkeypatch.setattr("regard.runs.demos.translate.Translator.settings", (*TINY, *TWELVE, "train.steps=2"))
+    monkeypatch.setattr("regard.demos.translate.corpus", lambda: corpus(count=300))
+    monkeypatch.setattr("regard.demos.translate.Translator.settings", (*TINY, *TWELVE, "train.steps=2"))
     done = cli("demo", "--out", "d")
     assert done.code == 0 and "exact" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
     assert {"attention-cat.html", "attention-cat.png", "attention-moved.html"} <= {p.name for p in Path("d").iterdir()}

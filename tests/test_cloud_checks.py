@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.cloud import Cloud
-from regard.data.cloud_checks import check_clouds, check_labelled_clouds
-from regard.data.cloud_survey import form_of, outside
-from regard.data.file_checks import SizedReport
-from regard.data.ply import write_ply
+from regard.data.check.files import SizedReport
+from regard.data.check.point_cloud_survey import form_of, outside
+from regard.data.check.point_clouds import check_clouds, check_labelled_clouds
+from regard.data.points.cloud import Cloud
+from regard.data.points.ply import write_ply
 from regard.data.settings import Data
 
 MANY = 104

@@ -12,18 +12,18 @@ import torch
 
 import regard
 from gatherers import LABELS, cloud, made
-from regard.data.cloud import Cloud
-from regard.data.cloud_files import read_cloud
-from regard.data.ply import write_ply
+from regard.data.points.cloud import Cloud
+from regard.data.points.cloud_files import read_cloud
+from regard.data.points.ply import write_ply
 from regard.errors import RegardError
 from regard.explain import explains
 from regard.explain.points import Gathered, asked_point, place_of
-from regard.inputs.points import Points
-from regard.nn.watch import watch
-from regard.runs.checking import check
-from regard.runs.explaining import place
+from regard.nn.recording import watch
+from regard.processors.points import Points
+from regard.runs.check import check
+from regard.runs.explain import place
 from regard.tasks import GATHERING
-from regard.waists import Batch
+from regard.types import Batch
 from test_cli import Cli
 from test_cli import cli as cli
 

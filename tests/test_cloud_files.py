@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.cloud_files import ENDINGS, read_cloud
+from regard.data.points.cloud_files import ENDINGS, read_cloud
 from regard.errors import DataError
 
 CUBE = """OFF

@@ -12,11 +12,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.draw.cloud import MOST, NONE, Classed, cloud_page, draw_clouds, many, packed_places, spacing, still, tilted
-from regard.draw.neighbours import Gazing, Looked, draw_neighbours, neighbours_page
 from regard.draw.panels import Scale, draw_panels
+from regard.draw.point_attention import Gazing, Looked, draw_neighbours, neighbours_page
+from regard.draw.point_cloud import (
+    MOST,
+    NONE,
+    Classed,
+    cloud_page,
+    draw_clouds,
+    many,
+    packed_places,
+    spacing,
+    still,
+    tilted,
+)
 from regard.errors import RegardError
-from regard.waists import IGNORE
+from regard.types import IGNORE
 
 RANDOM = np.random.default_rng(8)
 LABELS = ("floor", "wall", "lamp")

@@ -17,25 +17,25 @@ from rich.console import Console
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from gatherers import LABELS, RANDOM, cloud, made
-from regard.data.cloud import Cloud
-from regard.data.cloud_files import read_cloud
-from regard.data.clouds import CloudFile
-from regard.data.ply import write_ply
+from regard.data.points.cache import Shelf, bytes_of
+from regard.data.points.cloud import Cloud
+from regard.data.points.cloud_files import read_cloud
+from regard.data.points.labeled import CloudFile
+from regard.data.points.ply import write_ply
 from regard.data.settings import Data
-from regard.data.shelf import Shelf, bytes_of
 from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError, SettingError
-from regard.inputs.points import Points
 from regard.model import Model
-from regard.runs.evaluating import evaluate
-from regard.runs.kinds import task_for
+from regard.processors.points import Points
+from regard.runs.evaluate import evaluate
+from regard.runs.modality import task_for
 from regard.systems import find_system
 from regard.tasks import GATHERING, find_task, means
-from regard.tasks.clouded import Clouded, file_of, packed, packs, row_of_cloud
-from regard.tasks.discern import VOTES
-from regard.tasks.partition import right_of
-from regard.tasks.task import Sums
-from regard.waists import IGNORE, Batch
+from regard.tasks.base import Sums
+from regard.tasks.point_classification import VOTES
+from regard.tasks.point_segmentation import right_of
+from regard.tasks.point_task import Clouded, file_of, packed, packs, row_of_cloud
+from regard.types import IGNORE, Batch
 from tiny import near
 
 ROOM = "rooms#part=test,points=700,number=1"

@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.cloud import Cloud
-from regard.data.cloud_labels import (
-    UNKNOWN,
-    classes_beside,
-    classes_inside,
-    find_cloud_classes,
-    numbered,
-    seen_cloud_classes,
-)
-from regard.data.clouds import (
+from regard.data.images.masks import Classes
+from regard.data.points.cloud import Cloud
+from regard.data.points.labeled import (
     CloudFile,
     asked_clouds_of,
     is_clouds,
@@ -26,11 +19,18 @@ from regard.data.clouds import (
     iterate_labelled_clouds,
     labelled_clouds_of,
 )
-from regard.data.masks import Classes
-from regard.data.ply import write_ply
-from regard.data.rows import Empty
+from regard.data.points.labels import (
+    UNKNOWN,
+    classes_beside,
+    classes_inside,
+    find_cloud_classes,
+    numbered,
+    seen_cloud_classes,
+)
+from regard.data.points.ply import write_ply
+from regard.data.text.tables import Empty
 from regard.errors import DataError, RegardError, UnknownName
-from regard.runs.kinds import task_for
+from regard.runs.modality import task_for
 
 
 def save(path: Path, seed: int = 0, labels: bool = False) -> Path:
@@ -244,7 +244,7 @@ def test_a_file_may_name_its_classes_itself(tmp_path: Path) -> None:
     write_ply(
         tmp_path / "a.ply", Cloud(np.eye(3, dtype=np.float32)), np.array([0, 1, 2]), classes=("floor", "1", "wall")
     )
-    from regard.data.cloud_files import read_cloud
+    from regard.data.points.cloud_files import read_cloud
 
     assert classes_inside(read_cloud(str(tmp_path / "a.ply"))) == Classes(("floor", "wall"), (0, 2))
     assert classes_inside(Cloud(np.eye(3, dtype=np.float32))) is None

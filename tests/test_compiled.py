@@ -18,15 +18,15 @@ import test_flashed
 from conftest import TWELVE, rows, train_tiny
 from oracle import near, noise, noisy
 from regard import capabilities
-from regard.nn import banded, flashed, kernels
-from regard.nn.attention import Attention
-from regard.nn.block import vaswani_block
-from regard.nn.norm import Norm
-from regard.nn.reaching import Reaching
-from regard.nn.rules import Causal, Global, Real, Window
-from regard.nn.watch import watch
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.longformer import Reaching
+from regard.nn.attention.masks import Causal, Global, Real, Window
+from regard.nn.blocks.block import vaswani_block
+from regard.nn.blocks.norm import Norm
+from regard.nn.kernels import dispatch, local_dispatch, local_flash
+from regard.nn.recording import watch
 from regard.systems import convs2s, gpt3, hybrid, swin, vit
-from regard.waists import Batch
+from regard.types import Batch
 from test_parts import NAMES, Pair, hooks
 from test_points import body_of, packed
 
@@ -63,13 +63,15 @@ def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.Mo
         graphs.append([node.args[0] for node in graph.graph.nodes if "_backend_from_string" in str(node.target)])
         return graph.forward
 
-    monkeypatch.setattr(kernels, "_capability_of", lambda device: (9, 0))
+    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
     for name in capabilities.ON_CUDA:
         monkeypatch.setitem(capabilities._results, name, name == "cudnn_attention")
     monkeypatch.setattr(
-        kernels, "sdpa", lambda q, k, v, rule, at, *more: kernels.whole(q, k, v, *more, causal=isinstance(rule, Causal))
+        dispatch,
+        "sdpa",
+        lambda q, k, v, rule, at, *more: dispatch.whole(q, k, v, *more, causal=isinstance(rule, Causal)),
     )
-    attention, x = Attention(128, 2).bfloat16(), torch.randn(1, kernels.CUDNN_ROW, 128, dtype=torch.bfloat16)
+    attention, x = Attention(128, 2).bfloat16(), torch.randn(1, dispatch.CUDNN_ROW, 128, dtype=torch.bfloat16)
     traced = torch.compile(attention, fullgraph=True, backend=keep)
     assert torch.equal(traced(x, rule=Causal()), attention(x, rule=Causal()))
     assert graphs[0][:4] == ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"], graphs
@@ -104,9 +106,9 @@ def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: p
     def backward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
         return test_flashed.flash_backward(*given[:6], torch.tensor(0), *given[7:])
 
-    monkeypatch.setattr(flashed, "flash_forward", forward)
-    monkeypatch.setattr(flashed, "flash_backward", backward)
-    monkeypatch.setattr(banded, "way_for", lambda *_: "flash")
+    monkeypatch.setattr(local_flash, "flash_forward", forward)
+    monkeypatch.setattr(local_flash, "flash_backward", backward)
+    monkeypatch.setattr(local_dispatch, "way_for", lambda *_: "flash")
     module, x = noisy(Reaching(24, 3)), noise(2, 40, 24).requires_grad_()
     marks = torch.arange(40).expand(2, -1) == torch.tensor([[0], [7]])
     found = []

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from regard.learn import compute as ways
-from regard.learn.compute import TIMED, WARM, Chooser, Compute, Loss
-from regard.learn.settings import Train
-from regard.learn.world import World
 from regard.systems.point import PRESETS, build
-from regard.tasks.task import Terms
+from regard.tasks.base import Terms
 from regard.tasks.translate import Translate
-from regard.waists import Batch, Offsets
+from regard.training import execution as ways
+from regard.training.distributed import World
+from regard.training.execution import TIMED, WARM, Chooser, Compute, Loss
+from regard.training.settings import Train
+from regard.types import Batch, Offsets
 from tiny import TINY, collate, tiny
 
 
@@ -158,7 +158,7 @@ def test_steps_in_which_shapes_are_recorded_are_no_measure(monkeypatch: pytest.M
     _, _, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": 2.0}, 400, shapes=10)
     assert chooser.compute.way == "graph" and chooser.times == {"graph": pytest.approx(1), "compiled": pytest.approx(2)}
     compute, (one, two), _ = several()
-    monkeypatch.setattr("regard.learn.compute.record", lambda work, *_, **__: (Repeated(work, work()), work()))
+    monkeypatch.setattr("regard.training.execution.record", lambda work, *_, **__: (Repeated(work, work()), work()))
     assert compute.shapes == 0
     compute.choose("graph")
     met = []
@@ -194,7 +194,7 @@ def test_a_recording_that_fails_leaves_no_gradients_behind(monkeypatch: pytest.M
         work()
         raise RuntimeError("cannot be recorded")
 
-    monkeypatch.setattr("regard.learn.compute.record", fails)
+    monkeypatch.setattr("regard.training.execution.record", fails)
     compute.choose("graph")
     compute(batch)
     assert compute.way == "plain"
@@ -231,7 +231,7 @@ def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.Monk
         result = tuple(part.clone() for part in work())
         return Repeated(work, result), result
 
-    monkeypatch.setattr("regard.learn.compute.record", record)
+    monkeypatch.setattr("regard.training.execution.record", record)
 
     def learnt(way: Any) -> tuple[list[torch.Tensor], Compute]:
         settings = Train(accumulate=accumulate)
@@ -285,7 +285,7 @@ def test_a_recording_that_fails_within_a_step_keeps_what_the_grains_before_it_le
         work()
         raise RuntimeError("cannot be recorded")
 
-    monkeypatch.setattr("regard.learn.compute.record", fails)
+    monkeypatch.setattr("regard.training.execution.record", fails)
     compute, (one, two), said = several()
     right = added(compute, [two, one, one])
     compute.clear()
@@ -326,7 +326,7 @@ def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch
         made.append(Repeated(work, result))
         return made[0], result
 
-    monkeypatch.setattr("regard.learn.compute.record", record)
+    monkeypatch.setattr("regard.training.execution.record", record)
     compute, (one, two), said = several()
     grains = [one, one, two, two, one, two]
     right = added(compute, grains)
@@ -348,7 +348,7 @@ def test_grains_that_were_to_have_one_shape_and_have_two_are_refused(monkeypatch
         result = work()
         return Repeated(work, result), result
 
-    monkeypatch.setattr("regard.learn.compute.record", record)
+    monkeypatch.setattr("regard.training.execution.record", record)
     compute.choose("graph")
     compute(collate(model, TINY["transformer"].samples[:1]))
     with pytest.raises(ValueError, match="shape"):
@@ -379,7 +379,7 @@ def test_recording_leaves_statistics_and_chance_as_one_grain_does(
             raise RuntimeError("cannot be recorded")
         return Repeated(work, result), result
 
-    monkeypatch.setattr("regard.learn.compute.record", record)
+    monkeypatch.setattr("regard.training.execution.record", record)
     random = torch.Generator().manual_seed(2)
     grains = [Batch(torch.randn(many, 3, generator=random)) for many in (4, 4, 6, 4, 6, 6, 4)]
 

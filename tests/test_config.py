@@ -13,9 +13,9 @@ from regard.config import as_dict, coerce, describe, from_dict, override, parse_
 from regard.data.settings import Data
 from regard.decode.settings import Decode
 from regard.errors import SettingError, UnknownColumn, UnknownFolder, suggest
-from regard.learn.settings import Train
 from regard.runs.settings import GROUPS, check_model, differences, gather, resolve
 from regard.systems import SYSTEMS
+from regard.training.settings import Train
 
 KINDS = [Data, Train, Decode, *(system.config for system in SYSTEMS.values())]
 

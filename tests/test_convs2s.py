@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 import regard
 from conftest import train_tiny
 from regard.cli import app
-from regard.decode.recorded import recorded
+from regard.decode.cuda_graphs import recorded
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import SettingError
-from regard.nn.convolved import Normed, Slowed
-from regard.nn.watch import watch
+from regard.nn.recording import watch
+from regard.nn.recurrent.conv_sequence import Normed, Slowed
 from regard.systems import convs2s, find_preset
 from regard.systems.convs2s import Config, build, stages_of
-from regard.waists import Batch
+from regard.types import Batch
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
 
 LABELS = ("as published", *TINY["convs2s"].variants)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.draw.colour import COOL_DARK, COOL_LIGHT, INK
-from regard.draw.counted import GRADIENT, ROLLED, Counted, Decided
-from regard.draw.maps import AttentionMap
+from regard.draw.attention_maps import AttentionMap
+from regard.draw.attribution import GRADIENT, ROLLED, Counted, Decided
+from regard.draw.colormap import COOL_DARK, COOL_LIGHT, INK
 from regard.explain.explanation import Explanation
 
 

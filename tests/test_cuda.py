@@ -15,14 +15,15 @@ from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.decode.steps import begin, run
-from regard.inputs.text import Text
-from regard.nn import kernels, loss
-from regard.nn.attention import Attention
-from regard.nn.block import Tokens
-from regard.nn.graphs import record
-from regard.nn.norm import Norm
-from regard.nn.rules import Causal, Packed, Real, Rule, Window
-from regard.waists import IGNORE, Batch, Offsets
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.masks import Causal, Packed, Real, Rule, Window
+from regard.nn.blocks import losses as loss
+from regard.nn.blocks.block import Tokens
+from regard.nn.blocks.norm import Norm
+from regard.nn.kernels import dispatch
+from regard.nn.kernels.cuda_graph import record
+from regard.processors.tokenizer.tokenizer import Text
+from regard.types import IGNORE, Batch, Offsets
 from tiny import tiny
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -55,10 +56,10 @@ def test_packed_rows_give_what_the_rule_says_forward_and_backward(form: str, few
         "causal window": Causal() & rule & Window(4, 9),
     }.get(form, rule)
     q, k, v = (heads(n, seed, torch.bfloat16) for n, seed in ((64, 1), (keys_length, 2), (keys_length, 3)))
-    assert kernels.choose(q, k, rule, None, 0.0, False) == ("varlen" if "window" in form else "short")
-    got = kernels.varlen(q, k, v, rule, 0.2, few=few)
+    assert dispatch.choose(q, k, rule, None, 0.0, False) == ("varlen" if "window" in form else "short")
+    got = dispatch.varlen(q, k, v, rule, 0.2, few=few)
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    wanted, _ = kernels.plain(*exact, kernels.allowed(*exact[:2], rule, None), 0.2)
+    wanted, _ = dispatch.plain(*exact, dispatch.allowed(*exact[:2], rule, None), 0.2)
     way = torch.randn_like(wanted)
     got.backward(way.to(got.dtype))
     wanted.backward(way)
@@ -73,10 +74,10 @@ def test_rows_under_a_band_give_what_the_rule_says_forward_and_backward(band: in
     q, k, v = (
         torch.cat([heads(64, seed, dtype), heads(64, seed + 3, dtype)]).detach().requires_grad_() for seed in (1, 2, 3)
     )
-    assert kernels.choose(q, k, rule, None, 0.0, False) == "varlen"
-    got = kernels.varlen(q, k, v, rule, 0.2)
+    assert dispatch.choose(q, k, rule, None, 0.0, False) == "varlen"
+    got = dispatch.varlen(q, k, v, rule, 0.2)
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    wanted, _ = kernels.plain(*exact, kernels.allowed(*exact[:2], rule, None), 0.2)
+    wanted, _ = dispatch.plain(*exact, dispatch.allowed(*exact[:2], rule, None), 0.2)
     way = torch.randn_like(wanted)
     got.backward(way.to(got.dtype))
     wanted.backward(way)
@@ -89,12 +90,12 @@ def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determ
     q, k, v = (torch.randn(2, 3, 1024, 64, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
     torch.use_deterministic_algorithms(determined)
     try:
-        got = kernels.sdpa(q, k, v, Causal(), None, 0.2, 0.0)
+        got = dispatch.sdpa(q, k, v, Causal(), None, 0.2, 0.0)
         got.float().sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)
     exact = [x.detach().double() for x in (q, k, v)]
-    wanted, _ = kernels.plain(*exact, kernels.allowed(*exact[:2], Causal(), None), 0.2)
+    wanted, _ = dispatch.plain(*exact, dispatch.allowed(*exact[:2], Causal(), None), 0.2)
     assert (got.double() - wanted).norm() <= 1e-2 * wanted.norm() and all(x.grad is not None for x in (q, k, v))
 
 
@@ -102,7 +103,7 @@ def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determ
 def test_a_query_that_may_look_at_nothing_receives_zero(dtype: torch.dtype) -> None:
     q, k, v = (heads(6, seed, dtype).expand(2, -1, -1, -1) for seed in (1, 2, 3))
     lengths = torch.tensor([0, 4], device="cuda")
-    out = kernels.sdpa(q, k, v, Real(lengths), None, 0.2, 0.0)
+    out = dispatch.sdpa(q, k, v, Real(lengths), None, 0.2, 0.0)
     assert (out[0] == 0).all()
     out.float().sum().backward()
     assert torch.isfinite(out).all()
@@ -111,8 +112,8 @@ def test_a_query_that_may_look_at_nothing_receives_zero(dtype: torch.dtype) -> N
 def test_sdpa_equals_the_plain_rule_in_float32() -> None:
     rule = Causal() & Real(torch.tensor([3, 7], device="cuda"))
     q, k, v = (torch.randn(2, 4, 7, 32, device="cuda") for _ in range(3))
-    wanted, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), 0.2)
-    assert torch.allclose(kernels.sdpa(q, k, v, rule, None, 0.2, 0.0), wanted, atol=2e-5)
+    wanted, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.2)
+    assert torch.allclose(dispatch.sdpa(q, k, v, rule, None, 0.2, 0.0), wanted, atol=2e-5)
 
 
 def test_packed_rows_drop_their_share_of_the_weights_and_pass_on_the_gradient_of_what_was_kept() -> None:
@@ -121,9 +122,9 @@ def test_packed_rows_drop_their_share_of_the_weights_and_pass_on_the_gradient_of
     q, k = (heads(64, seed, torch.bfloat16) for seed in (1, 2))
     v = torch.eye(64, device="cuda", dtype=torch.bfloat16).expand(1, 4, 64, 64).contiguous().requires_grad_()
     q, k = (torch.cat((x, x), -1).detach() for x in (q, k))
-    assert kernels.choose(q, k, Packed(own, own), None, share, False) == "varlen"
-    found = kernels.varlen(q, k, v, Packed(own, own), 0.2, share)
-    right, _ = kernels.plain(*(x.double() for x in (q, k, v)), kernels.allowed(q, k, Packed(own, own), None), 0.2)
+    assert dispatch.choose(q, k, Packed(own, own), None, share, False) == "varlen"
+    found = dispatch.varlen(q, k, v, Packed(own, own), 0.2, share)
+    right, _ = dispatch.plain(*(x.double() for x in (q, k, v)), dispatch.allowed(q, k, Packed(own, own), None), 0.2)
     kept = found[right > 0].double() / right[right > 0]
     assert ((kept == 0) | ((kept - 1 / (1 - share)).abs() < 0.05)).all()
     assert abs(float((kept == 0).double().mean()) - share) < 0.05 and float(found[right == 0].detach().abs().max()) == 0
@@ -315,18 +316,18 @@ def random(*shape: int, dtype: torch.dtype, seed: int = 1) -> torch.Tensor:
 def test_a_recorded_step_of_attention_is_the_plain_rule_at_every_place(
     sizes: tuple[int, int, int, int], band: int, dtype: torch.dtype, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.nn import onestep
+    from regard.nn.kernels import decode_attention
 
-    monkeypatch.setattr(onestep, "overlaps", lambda device: early)
+    monkeypatch.setattr(decode_attention, "overlaps", lambda device: early)
     (B, H, room, d), columns = sizes, torch.arange(sizes[2], device="cuda")
     at = torch.randint(0, room - 8, (B,), generator=torch.Generator().manual_seed(1)).cuda()
     at[0] = room - 8
     beyond = (columns >= at[:, None])[:, None, :, None]
     k, v = (random(*sizes, dtype=dtype, seed=seed).masked_fill(beyond, torch.nan) for seed in (1, 2))
-    qkv, counts = random(B, 3 * H * d + 11, dtype=dtype)[:, 8:-3], onestep.counters(k)
+    qkv, counts = random(B, 3 * H * d + 11, dtype=dtype)[:, 8:-3], decode_attention.counters(k)
 
     def work() -> torch.Tensor:
-        out = onestep.step_attention(qkv, k, v, at, d**-0.5, band, counts)
+        out = decode_attention.step_attention(qkv, k, v, at, d**-0.5, band, counts)
         at.add_(1)
         return out
 
@@ -343,7 +344,7 @@ def test_a_recorded_step_of_attention_is_the_plain_rule_at_every_place(
             assert torch.equal(kept.nan_to_num(7), right.nan_to_num(7))
         may = (columns <= now[:, None]) & (columns > now[:, None] - (band or room))
         exact = [x.nan_to_num().double() for x in (q[:, :, None], keys, values)]
-        wanted, _ = kernels.plain(exact[0], exact[1], exact[2], may[:, None, None], d**-0.5)
+        wanted, _ = dispatch.plain(exact[0], exact[1], exact[2], may[:, None, None], d**-0.5)
         assert (ours.double() - wanted.flatten(1)).norm() <= LOW[dtype] * wanted.norm()
         assert not counts.any()
 
@@ -354,19 +355,19 @@ def test_a_recorded_step_of_attention_is_the_plain_rule_at_every_place(
 def test_a_linear_layer_of_few_rows_is_the_operators_around_it(
     sizes: tuple[int, int, int], dtype: torch.dtype, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.nn import few
+    from regard.nn.kernels import small_linear
 
-    monkeypatch.setattr(few, "overlaps", lambda device: early)
-    monkeypatch.setattr(few, "EARLY", 10**9)
+    monkeypatch.setattr(small_linear, "overlaps", lambda device: early)
+    monkeypatch.setattr(small_linear, "EARLY", 10**9)
     (M, N, K), F = sizes, torch.nn.functional
     x, weight = random(M, K + 8, dtype=dtype)[:, 8:], random(N, K, dtype=dtype) / K**0.5
     bias, more, gain, offset = (random(*shape, dtype=dtype, seed=3) for shape in ((N,), (M, N), (K,), (K,)))
-    forms: list[tuple[few.Activation, torch.Tensor | None, torch.Tensor | None, bool]] = [
+    forms: list[tuple[small_linear.Activation, torch.Tensor | None, torch.Tensor | None, bool]] = [
         ("", None, None, False), ("", bias, more, False), ("relu", bias, None, True), ("gelu", None, more, True),
         ("gelu_tanh", bias, more, True),
     ]  # fmt: skip
     for activation, b, r, normed in forms:
-        ours = few.few_linear(x, weight, b, activation, r, (gain, offset, 1e-5) if normed else None)
+        ours = small_linear.few_linear(x, weight, b, activation, r, (gain, offset, 1e-5) if normed else None)
         row = F.layer_norm(x.double(), (K,), gain.double(), offset.double()) if normed else x.double()
         right = F.linear(row, weight.double(), None if b is None else b.double())
         right = right.relu() if activation == "relu" else right
@@ -378,25 +379,27 @@ def test_a_linear_layer_of_few_rows_is_the_operators_around_it(
 
 @pytest.mark.skipif(not HOPPER, reason="needs a GPU whose kernels can begin early")
 def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.nn import few, onestep
+    from regard.nn.kernels import decode_attention, small_linear
 
     B, H, d, room, D = 1, 12, 64, 512, 768
     past, x = random(6, 2, B, H, room, d, dtype=torch.bfloat16), random(B, D, dtype=torch.bfloat16)
     at, kept = torch.zeros(B, dtype=torch.long).cuda(), past.clone()
-    counts = onestep.counters(kept[0, 0])
+    counts = decode_attention.counters(kept[0, 0])
     wide, back = (random(*shape, dtype=torch.bfloat16) / D**0.5 for shape in ((3 * D, D), (D, D)))
     norm = random(D, dtype=torch.bfloat16), random(D, dtype=torch.bfloat16), 1e-5
 
     def work() -> torch.Tensor:
         now = x
         for k, v in kept:
-            mixed = onestep.step_attention(few.few_linear(now, wide, norm=norm), k, v, at, d**-0.5, 0, counts)
-            now = few.few_linear(mixed, back, residual=now)
+            mixed = decode_attention.step_attention(
+                small_linear.few_linear(now, wide, norm=norm), k, v, at, d**-0.5, 0, counts
+            )
+            now = small_linear.few_linear(mixed, back, residual=now)
         at.add_(1)
         return now
 
     def seen(early: bool) -> torch.Tensor:
-        for module in (few, onestep):
+        for module in (small_linear, decode_attention):
             monkeypatch.setattr(module, "overlaps", lambda device: early)
         with torch.inference_mode():
             graph, out = record(work, x.device)

@@ -12,13 +12,13 @@ import torch
 from captioners import SIZES, batch_of, fresh
 from regard.decode.search import search
 from regard.decode.settings import Decode
-from regard.learn.compute import Compute, Loss, Recorded
-from regard.learn.settings import Train
-from regard.learn.world import World
+from regard.tasks.base import Terms
 from regard.tasks.caption import Caption
-from regard.tasks.task import Terms
 from regard.tasks.translate import Translate
-from regard.waists import Batch
+from regard.training.distributed import World
+from regard.training.execution import Compute, Loss, Recorded
+from regard.training.settings import Train
+from regard.types import Batch
 from tiny import CASES, TINY, Numbers, collate, tiny
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

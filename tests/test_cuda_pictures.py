@@ -13,19 +13,19 @@ from torch.nn import functional as F
 
 import regard
 from regard.data.settings import Data
-from regard.inputs.augment import Augment, apply, draw_changes
-from regard.learn.compute import Compute, Loss
-from regard.learn.settings import Train
-from regard.learn.world import World
 from regard.model import Model, assemble
-from regard.nn import kernels, raised
-from regard.nn.block import Feed
-from regard.nn.dense import resized, then_resized
-from regard.nn.graphs import record
-from regard.nn.rectified import rectified, serves
-from regard.nn.rules import Whole
-from regard.tasks.task import Terms
-from regard.waists import Batch
+from regard.nn.attention.masks import Whole
+from regard.nn.blocks.block import Feed
+from regard.nn.kernels import dispatch, linear_gelu
+from regard.nn.kernels.conv_relu import rectified, serves
+from regard.nn.kernels.cuda_graph import record
+from regard.nn.vision.dense import resized, then_resized
+from regard.processors.augmentation import Augment, apply, draw_changes
+from regard.tasks.base import Terms
+from regard.training.distributed import World
+from regard.training.execution import Compute, Loss
+from regard.training.settings import Train
+from regard.types import Batch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -128,7 +128,7 @@ def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, re
     way = torch.randn(3, 4, length, 64, device="cuda", dtype=torch.bfloat16)
 
     def work() -> list[torch.Tensor]:
-        out = kernels.sdpa(*(part.transpose(1, 2) for part in qkv.unbind(2)), Whole(), None, 0.125, 0.0)
+        out = dispatch.sdpa(*(part.transpose(1, 2) for part in qkv.unbind(2)), Whole(), None, 0.125, 0.0)
         return [out, *torch.autograd.grad(out, (qkv,), way)]
 
     if recorded:  # before anything has touched the gradient of qkv on another stream
@@ -137,7 +137,7 @@ def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, re
     else:
         got = work()
     exact = qkv.detach().double().requires_grad_()
-    wanted = kernels.plain(*(part.transpose(1, 2) for part in exact.unbind(2)), None, 0.125)[0]
+    wanted = dispatch.plain(*(part.transpose(1, 2) for part in exact.unbind(2)), None, 0.125)[0]
     for mine, right in zip(got, (wanted, *torch.autograd.grad(wanted, (exact,), way.double())), strict=True):
         assert (mine.double() - right).norm() <= 1e-2 * right.norm()
 
@@ -145,14 +145,14 @@ def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, re
 @pytest.mark.parametrize(("rows", "length"), [(64, 577), (144, 257), (8, 577), (64, 640)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_few_keys_that_hang_over_count_as_all_others(rows: int, length: int, dtype: torch.dtype) -> None:
-    overhang = pytest.importorskip("regard.nn.overhang")
+    overhang = pytest.importorskip("regard.nn.kernels.ragged_tile")
     qkv = torch.randn(rows, length, 3, 4, 64, device="cuda", dtype=dtype)
     q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
     with torch.no_grad():
         assert overhang.serves(q, k) == (rows > 8 and length != 640)
-        found = kernels.sdpa(q, k, v, Whole(), None, 0.125, 0.0)
-        wanted = kernels.plain(q.double(), k.double(), v.double(), None, 0.125)[0]
-        compiled = torch.compile(lambda *given: kernels.sdpa(*given, Whole(), None, 0.125, 0.0))(q, k, v)
+        found = dispatch.sdpa(q, k, v, Whole(), None, 0.125, 0.0)
+        wanted = dispatch.plain(q.double(), k.double(), v.double(), None, 0.125)[0]
+        compiled = torch.compile(lambda *given: dispatch.sdpa(*given, Whole(), None, 0.125, 0.0))(q, k, v)
     assert (found.double() - wanted).norm() <= 5e-3 * wanted.norm()
     assert torch.equal(compiled, found)
     assert not overhang.serves(q, k)  # gradients may be wanted here
@@ -161,7 +161,7 @@ def test_a_few_keys_that_hang_over_count_as_all_others(rows: int, length: int, d
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_sum_and_its_norm_come_from_one_operator(dtype: torch.dtype) -> None:
     """As a compiled block has it between its parts."""
-    joined = pytest.importorskip("regard.nn.joined")
+    joined = pytest.importorskip("regard.nn.kernels.add_layernorm")
     x, y = (torch.randn(4, 65, 128, device="cuda", dtype=dtype) for _ in range(2))
     gain, bias = (torch.randn(128, device="cuda", dtype=dtype) for _ in range(2))
     both, normed = joined.added(x, y, gain, bias, 1e-5)
@@ -209,12 +209,12 @@ def test_a_matrix_and_gelu_in_one_kernel_are_nearer_to_float64_than_in_two(kind:
     wanted = exact.activation(exact.up(small.double()))
     two = low.activation(low.up(small))
     with torch.no_grad():
-        assert raised.serves(small, low.up.weight, low.up.bias, kind)
-        one = raised.raised(small, low.up.weight, low.up.bias)
+        assert linear_gelu.serves(small, low.up.weight, low.up.bias, kind)
+        one = linear_gelu.raised(small, low.up.weight, low.up.bias)
         whole = low(small)
     assert (one - wanted).norm() <= 1.001 * (two - wanted).norm() and (one - wanted).abs().max() < 0.02
     assert (whole - exact(small.double())).norm() < 1e-2 * whole.norm()
-    assert not raised.serves(small, low.up.weight, low.up.bias, kind), "where something learns"
+    assert not linear_gelu.serves(small, low.up.weight, low.up.bias, kind), "where something learns"
     with torch.no_grad():
         assert torch.equal(torch.compile(low)(small), whole) or torch.allclose(
             torch.compile(low)(small), whole, atol=1e-2

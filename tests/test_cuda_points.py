@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard import capabilities
-from regard.nn import cells, neighbours
-from regard.nn.graphs import record
-from regard.nn.neighbours import nearest, weighed
-from regard.nn.packing import Packing
-from regard.nn.points import PointBody, point_head
-from regard.nn.spreading import spread
+from regard.nn.kernels.cuda_graph import record
+from regard.nn.points import knn, knn_grid
+from regard.nn.points.body import PointBody, point_head
+from regard.nn.points.farthest_point import spread
+from regard.nn.points.knn import nearest, weighed
+from regard.nn.points.packing import Packing
 from regard.systems.point import PRESETS, Config, build
-from regard.waists import Batch, Offsets
+from regard.types import Batch, Offsets
 from test_neighbours import points
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -62,10 +62,10 @@ def test_neighbours_are_those_of_the_cpu(kind: str, counts: tuple[int, ...], mon
 def test_a_large_cloud_has_the_neighbours_that_cells_find(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = torch.Generator().manual_seed(0)
     for x in (torch.rand(40_000, 3, generator=draw), torch.randn(40_000, 3, generator=draw).round()):
-        wanted = cells.nearest_by_cells(x, x, 16, 2**21)
+        wanted = knn_grid.nearest_by_cells(x, x, 16, 2**21)
         assert torch.equal(nearest(x.cuda(), Packing((40_000,)), 16).cpu(), wanted)
         with monkeypatch.context() as patch:  # cells on the device, too
-            patch.setattr(neighbours, "VERY_MANY", 30_000)
+            patch.setattr(knn, "VERY_MANY", 30_000)
             assert torch.equal(nearest(x.cuda(), Packing((40_000,)), 16).cpu(), wanted)
 
 

@@ -11,11 +11,11 @@ import torch
 
 from regard.decode.search import search
 from regard.decode.settings import Decode
-from regard.learn.compute import Compute, Loss, Recorded
-from regard.learn.settings import Train
-from regard.learn.world import World
-from regard.tasks.task import Terms
-from regard.waists import Batch
+from regard.tasks.base import Terms
+from regard.training.distributed import World
+from regard.training.execution import Compute, Loss, Recorded
+from regard.training.settings import Train
+from regard.types import Batch
 from test_cuda_ancestors import apart, without_chance
 from tiny import CASES, TINY, collate, tiny
 

@@ -19,9 +19,9 @@ import torch
 import regard
 from conftest import TWELVE, Trained, rows, same_tensors, train_tiny
 from regard.errors import RunError, WeightsError
-from regard.learn.state import Saved, checksum, newest_state, save_state
-from regard.learn.state import whole as look
-from regard.runs.training import train
+from regard.runs.train import train
+from regard.training.checkpoint import Saved, checksum, newest_state, save_state
+from regard.training.checkpoint import whole as look
 
 GROUPS = {"model": {"w": torch.arange(5.0)}, "optimiser": {"w/step": torch.tensor(3.0)}}
 FACTS = {"best": {"bleu": 12.5, "loss": 1e-05, "step": 4}, "pending": [0.25], "way": "", "world": 1}
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_a_pickle_is_passed_over(halved: Path, whole: Path,
 
 
 def test_a_checkpoint_that_was_sealed_as_a_pickle_is_refused(halved: Path, mark: Path) -> None:
-    from regard.learn.state import _seal
+    from regard.training.checkpoint import _seal
 
     path = halved / "checkpoints/step-00000006"
     torch.save({"x": Bomb(mark)}, path / "state.safetensors")

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from regard.data import scenes
-from regard.data.grammar import corpus
+from regard.demos import DEMOS, scenes
+from regard.demos.caption import regards
+from regard.demos.grammar import corpus
+from regard.demos.run import demo
 from regard.errors import Interrupted, RunError, UnknownName
 from regard.model import load
-from regard.runs.demo import demo
-from regard.runs.demos import DEMOS
-from regard.runs.demos.caption import regards
 from regard.runs.progress import Reporter
 
 pytestmark = pytest.mark.slow
@@ -42,10 +41,10 @@ def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
     drawn = scenes.parts
     monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
     monkeypatch.setattr("regard.tasks.caption.Caption.draw", lambda *_: [])
-    monkeypatch.setattr("regard.runs.demo.own_command", lambda: "regard")
+    monkeypatch.setattr("regard.demos.run.own_command", lambda: "regard")
     monkeypatch.setattr(scenes, "PARTS", SMALL)
     monkeypatch.setattr(scenes, "parts", lambda: drawn(sizes=SMALL))
-    monkeypatch.setattr("regard.runs.demos.caption.Captioner.settings", FEW)
+    monkeypatch.setattr("regard.demos.caption.Captioner.settings", FEW)
 
     def call(what: str = "caption", out: str | None = None, again: bool = False) -> str:
         told = io.StringIO()
@@ -106,7 +105,7 @@ def test_no_demo_replaces_what_another_or_a_person_left(show: Shown, monkeypatch
     with pytest.raises(RunError, match="run"):
         show(out="mine", again=True)
     show(out="one")
-    monkeypatch.setattr("regard.runs.demos.translate.corpus", lambda: corpus(count=100))
+    monkeypatch.setattr("regard.demos.translate.corpus", lambda: corpus(count=100))
     with pytest.raises(RunError, match=r"--out|already"):
         show("translate", out="one", again=True)
     assert Path("mine/thesis.txt").exists() and load("one").task.name == "caption"
@@ -118,7 +117,7 @@ def test_what_was_looked_at_is_measured_in_scenes_from_all_over(show: Shown, mon
     rows = [json.loads(line) for line in place.read_text().splitlines()]
     named = [[word for word in row["words"] if word[1]] for row in rows]
     assert [found.kind for found in regards(model, place)] == [word[1] for words in named for word in words]
-    monkeypatch.setattr("regard.runs.demos.caption.LOOKS", 2)
+    monkeypatch.setattr("regard.demos.caption.LOOKS", 2)
     found = list(regards(model, place))
     assert len(found) == len(named[0]) + len(named[4])
     assert all(one.weights.shape == (6, 6) and one.weights.sum() == pytest.approx(1, rel=1e-5) for one in found)
@@ -126,9 +125,9 @@ def test_what_was_looked_at_is_measured_in_scenes_from_all_over(show: Shown, mon
 
 
 def test_the_demo_of_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.runs.demos.clouds.ROOMS", {"train": 4, "valid": 2, "test": 3})
+    monkeypatch.setattr("regard.demos.point_clouds.ROOMS", {"train": 4, "valid": 2, "test": 3})
     few = ("data.points=128", "train.passes=0", "train.steps=2", "train.every=2", "train.clouds=2", "train.log=1")
-    monkeypatch.setattr("regard.runs.demos.clouds.Rooms.settings", (*few, "train.precision=float32"))
+    monkeypatch.setattr("regard.demos.point_clouds.Rooms.settings", (*few, "train.precision=float32"))
     told = show("clouds")
     run, data = Path("runs/demo-clouds"), Path("runs/demo-clouds-data")
     assert "miou" in told and "What a point looked at" in told and len(list((data / "train").glob("*.ply"))) == 4

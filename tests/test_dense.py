@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.dense import Dense, Depth, Neck, Segment, Tap, depth_head, neck_of, resampling, segment_head
+from regard.nn.vision.dense import Dense, Depth, Neck, Segment, Tap, depth_head, neck_of, resampling, segment_head
 from regard.systems import dpt, hybrid, resnet, swin, vit
-from regard.waists import Batch, States
+from regard.types import Batch, States
 from tiny import near, noise, noisy
 
 FLAT = tuple(Tap(at, 12, 16, flat=True) for at in (0, 1, 2, 3))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from regard.nn.depth_loss import centred, inverse, least_squares, metric_loss, relative_loss
-from regard.tasks.dense_scores import Distances, Overlap, as_depth
-from regard.waists import IGNORE
+from regard.nn.vision.depth_loss import centred, inverse, least_squares, metric_loss, relative_loss
+from regard.tasks.metrics.segmentation_depth import Distances, Overlap, as_depth
+from regard.types import IGNORE
 from tiny import near, noise
 
 # -- losses: B pictures of H x W, of the last nothing is known

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from regard.config import from_dict
-from regard.data.detokenise import DETOKENISERS, ptb, wikitext, words
 from regard.data.settings import Data
+from regard.data.text.detokenize import DETOKENISERS, ptb, wikitext, words
 from regard.errors import RegardError
 
 SHARED = Path(__file__).parents[2] / "shared/data/wikitext-2"

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from regard.config import as_dict, from_dict
 from regard.errors import SettingError, WeightsError
-from regard.learn.settings import Train
-from regard.nn.dense import Dense, Depth, Segment, depth_head, segment_head, settled
+from regard.nn.vision.dense import Dense, Depth, Segment, depth_head, segment_head, settled
 from regard.systems import SYSTEMS, dpt
-from regard.waists import Batch
-from regard.weights import Tensors, read_folder, write_file
+from regard.training.settings import Train
+from regard.types import Batch
+from regard.weights.tables import Tensors, read_folder, write_file
 from tiny import near, noise, noisy
 
 SIZES: dict[str, Any] = {

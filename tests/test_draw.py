@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from regard.draw.colour import DARK, LIGHT, WARM_DARK, WARM_LIGHT
+from regard.draw.attention import heat
+from regard.draw.attention_maps import AttentionMap
+from regard.draw.colormap import DARK, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.curves import curves
-from regard.draw.guesses import Guess, Reading
-from regard.draw.heat import heat
-from regard.draw.label import label
-from regard.draw.maps import AttentionMap
+from regard.draw.markdown_table import table
 from regard.draw.page import page
-from regard.draw.table import table
-from regard.draw.tokens import COLUMN, MOST_LINES, Strip, place, shown
+from regard.draw.surprisal import Guess, Reading
+from regard.draw.token_label import label
+from regard.draw.token_strip import COLUMN, MOST_LINES, Strip, place, shown
 from regard.errors import RegardError
 
 SOURCE = ("he", "knows", "that", "the", "old", "man", "bought", "a", "red", "car", "</s>")

@@ -19,21 +19,21 @@ from conftest import stopped_in
 from encoders import encoder
 from headed import train
 from pieces import TEXTS, make, theirs_of, write_vocabulary
-from regard.data.pairs import Pair
-from regard.data.plan import Packs
+from regard.data.batching.samplers import Packs
 from regard.data.settings import Data
+from regard.data.text.pairs import Pair
 from regard.errors import SettingError
 from regard.model import Model
-from regard.runs.evaluating import evaluate
+from regard.runs.evaluate import evaluate
 from regard.runs.folder import RunFolder
-from regard.runs.order import Asked as Order
-from regard.runs.order import Sources, old_order
+from regard.runs.spec import Asked as Order
+from regard.runs.spec import Sources, old_order
 from regard.systems import SYSTEMS
 from regard.tasks import TASKS
+from regard.tasks.base import Terms
 from regard.tasks.embed import SCALE, Embed
 from regard.tasks.pooling import Pooling, pooling_files
-from regard.tasks.task import Terms
-from regard.waists import Batch
+from regard.types import Batch
 from tiny import gradients, near, noise, noisy
 from writings import STORY
 
@@ -123,7 +123,7 @@ def test_long_texts_are_cut_at_their_end_and_that_is_said(model: Model, publishe
 
 def test_small_letters_where_a_folder_asks_for_them(published: Path) -> None:
     folder = write_vocabulary(make(lower=False), published.parent / "cased", {"do_lower_case": False})
-    text = regard.inputs.text.Text.load(folder)
+    text = regard.processors.tokenizer.tokenizer.Text.load(folder)
     config = regard.load(published).config
     rows = [Embed(Pooling(lower=lower))._rows(["The CAT"], text, config, 99)[0][0].tolist() for lower in (True, False)]
     assert rows[0] == Embed()._rows(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
@@ -270,7 +270,7 @@ def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
 def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of sixteen bits, 20 times a cosine would be wrong by a tenth."""
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    monkeypatch.setattr(model.body, "forward", lambda rows: regard.waists.States(noise(*rows.x.shape, 12).float()))
+    monkeypatch.setattr(model.body, "forward", lambda rows: regard.types.States(noise(*rows.x.shape, 12).float()))
     monkeypatch.setattr(model.body, "pools", False)
     right = model.task.loss(model, batch)[0]
     with torch.autocast("cpu", torch.bfloat16):

@@ -11,12 +11,12 @@ import transformers
 from torch import Tensor
 
 import regard
-from regard.data.spans import Span
+from regard.data.text.qa import Span
 from regard.errors import RegardError
-from regard.inputs.text import Text
-from regard.nn.position import Sinusoid
+from regard.nn.attention.positions import Sinusoid
+from regard.processors.tokenizer.tokenizer import Text
 from regard.tasks import TASKS
-from regard.waists import Batch, Offsets
+from regard.types import Batch, Offsets
 from tiny import near, noisy
 
 ALIKE: dict[str, Any] = {
@@ -217,8 +217,8 @@ def test_packed_documents_have_the_states_they_have_alone(kind: str, tmp_path: P
 
 def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_them(tmp_path: Path) -> None:
     from regard.model import Identity, assemble
-    from regard.nn.attention import Attention
-    from regard.nn.rules import dense
+    from regard.nn.attention.attention import Attention
+    from regard.nn.attention.masks import dense
     from regard.systems import SYSTEMS, longformer
 
     config = longformer.Config(

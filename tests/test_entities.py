@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.schemes import SPELT, Entity, Scheme, Signs, convert, entities, labels, spelt
+from regard.data.text.tag_schemes import SPELT, Entity, Scheme, Signs, convert, entities, labels, spelt
 from regard.errors import RegardError
-from regard.tasks.entities import measure
+from regard.tasks.metrics.ner import measure
 
 KINDS = ("PER", "LOC", "A-B")
 SAME = {"L": "E", "U": "S"}

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 import regard
 from regard.decode.search import search
 from regard.decode.settings import Decode
-from regard.inputs.text import END_OF_TEXT, Text
 from regard.model import Model
-from regard.waists import Batch
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
+from regard.types import Batch
 from tiny import near, tiny
 
 FILE = Path(__file__).parents[1] / "examples" / "gpt2_plain.py"

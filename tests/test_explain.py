@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 import regard
 from conftest import Pairs, Trained
-from regard.draw.maps import AttentionMap
+from regard.draw.attention_maps import AttentionMap
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.explain.language import SHOWN, spelled
-from regard.inputs.text import END_OF_TEXT, Text
-from regard.nn.watch import attention_names
+from regard.explain.lm import SHOWN, spelled
+from regard.nn.recording import attention_names
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
 
 SOURCE, TARGET = "the old women danced", "die alten Frauen tanzten"
 

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from headed import headed
-from regard.data.tables import Labelled
-from regard.draw.counted import GRADIENT, ROLLED, Counted
+from regard.data.text.labeled import Labelled
+from regard.draw.attribution import GRADIENT, ROLLED, Counted
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
-from regard.nn import kernels
-from regard.nn.watch import watch
+from regard.nn.kernels import dispatch
+from regard.nn.recording import watch
+from regard.processors.tokenizer.tokenizer import Text
 from regard.systems import SYSTEMS
 from regard.tasks import TASKS
-from regard.waists import Batch
+from regard.types import Batch
 from tiny import noisy
 
 SENTENCES = (
@@ -52,7 +52,7 @@ def counted(found: Explanation, way: str = GRADIENT) -> list[Counted]:
 
 def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """The logits when one weight (layer, head, query, key) is another by `step`."""
-    real, calls = kernels.plain, iter(range(1000))
+    real, calls = dispatch.plain, iter(range(1000))
 
     def plain(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
         out, weights = real(q, k, v, *rest)
@@ -63,7 +63,7 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monke
         return out, weights
 
     with monkeypatch.context() as patch, torch.no_grad(), watch(model.body):
-        patch.setattr(kernels, "plain", plain)
+        patch.setattr(dispatch, "plain", plain)
         return model.task.logits(model, batch)
 
 

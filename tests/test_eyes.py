@@ -16,10 +16,10 @@ import regard
 from captioners import config_of, noisy, pictures
 from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, WeightsError
-from regard.inputs.pixels import Pixels
 from regard.loading import open_eyes, seen_through
+from regard.processors.image import Pixels
 from regard.systems import SYSTEMS
-from regard.waists import Batch
+from regard.types import Batch
 from sights import SIZES, fresh
 from tiny import near
 

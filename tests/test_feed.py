@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from conftest import TWELVE, rows, same_tensors, train_tiny
-from regard.data.feed import feed
+from regard.data.batching.loader import feed
 from regard.errors import DataError, RunError, UnknownName
-from regard.waists import Batch, Offsets
+from regard.types import Batch, Offsets
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked, on Linux alone")
 
@@ -137,7 +137,7 @@ from itertools import count
 import multiprocessing
 import torch
 from regard.data import feed as feeding
-from regard.waists import Batch
+from regard.types import Batch
 
 def grain(number):
     time.sleep(0.01)

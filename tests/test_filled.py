@@ -14,12 +14,12 @@ from rich.console import Console
 
 import regard
 from conftest import Pairs, stopped_in, write_pairs
-from regard.data.plan import Blocks
-from regard.learn.settings import Train
-from regard.runs.training import _packs
-from regard.tasks.task import Encoded
+from regard.data.batching.samplers import Blocks
+from regard.runs.train import _packs
+from regard.tasks.base import Encoded
 from regard.tasks.translate import Translate
-from regard.waists import IGNORE
+from regard.training.settings import Train
+from regard.types import IGNORE
 from tiny import CASES, TINY, Numbers, tiny
 
 cases = pytest.mark.parametrize(("name", "label"), [c for c in CASES if c[0] in ("rnn", "rnnsearch", "convs2s")])
@@ -88,7 +88,7 @@ def test_a_run_that_was_begun_on_a_gpu_goes_on_with_its_grains(
     settings = ("train.steps=6", "train.tokens=300", "data.vocabulary=300", "model.width=16", "model.embedding=16")
     given: dict[str, Any] = {"model": "rnn-tiny", "settings": settings, "device": "cpu"}
     with monkeypatch.context() as there:
-        there.setattr("regard.runs.training._packs", lambda *_: True)
+        there.setattr("regard.runs.train._packs", lambda *_: True)
         regard.train("translate", [str(data)], out=tmp_path / "whole", **given)
         with stopped_in(3):
             regard.train("translate", [str(data)], out=tmp_path / "run", **given)

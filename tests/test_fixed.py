@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from regard.decode.likely import likeliest
-from regard.decode.recorded import _shelves, _up, recorded
+from regard.decode.cuda_graphs import _shelves, _up, recorded
 from regard.decode.search import search
 from regard.decode.settings import Decode
+from regard.decode.topk import likeliest
 from regard.errors import RegardError
-from regard.waists import Batch
+from regard.types import Batch
 from tiny import near, noise, tiny
 
 SETTINGS = [
@@ -160,7 +160,7 @@ def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeyp
         tries.append(1)
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("regard.decode.recorded.record", fails)
+    monkeypatch.setattr("regard.decode.cuda_graphs.record", fails)
     monkeypatch.setattr(
         "regard.decode.search.recordable", lambda body, _: not (body in _shelves and _shelves[body].broken)
     )

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from oracle import near, noise
-from regard.nn import banded, flashed
-from regard.nn.bands import Band
-from regard.nn.rules import Global, Real, Rule, Window
-from regard.waists import Offsets
+from regard.nn.attention.masks import Global, Real, Rule, Window
+from regard.nn.kernels import local_dispatch, local_flash
+from regard.nn.kernels.local_pattern import Band
+from regard.types import Offsets
 from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
 
 
-def flash_scores(q: Tensor, k: Tensor, at: flashed.Laid, scale: float) -> Tensor:
+def flash_scores(q: Tensor, k: Tensor, at: local_flash.Laid, scale: float) -> Tensor:
     """(H, T, T) each stretch alone, and the window within it."""
     assert at.starts.dtype == torch.int32 and int(at.starts.diff().max()) <= at.longest
     place = torch.arange(len(q))
@@ -37,7 +37,7 @@ def flash_kept(scores: Tensor, dropout: float, chance: Tensor) -> Tensor:
 
 
 def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, at: flashed.Laid, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, at: local_flash.Laid, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     scores, chance = flash_scores(q, k, at, scale), torch.randint(2**40, ())
     mixed = torch.einsum("hts,shd->thd", scores.softmax(-1) * flash_kept(scores, dropout, chance), v)
@@ -45,7 +45,7 @@ def flash_forward(
 
 
 def flash_backward(
-    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: flashed.Laid,
+    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: local_flash.Laid,
     scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As the kernel does it: from the result and the norm that it is handed, not from sums of its own."""
@@ -60,11 +60,11 @@ def flash_backward(
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flashed, "flash_forward", flash_forward)
-    monkeypatch.setattr(flashed, "flash_backward", flash_backward)
+    monkeypatch.setattr(local_flash, "flash_forward", flash_forward)
+    monkeypatch.setattr(local_flash, "flash_backward", flash_backward)
 
 
-LYING = [name for name, (rows, rule) in CASES.items() if flashed.lies(band_of(rule), rows)]
+LYING = [name for name, (rows, rule) in CASES.items() if local_flash.lies(band_of(rule), rows)]
 
 
 def test_the_flash_kernel_is_handed_what_it_knows() -> None:
@@ -76,7 +76,7 @@ def test_the_flash_kernel_is_handed_what_it_knows() -> None:
     for name in others:
         rows, rule = CASES[name]
         with pytest.raises(ValueError, match="documents"):
-            banded.near(*leaves(rows), band_of(rule), 1.0, way="flash")
+            local_dispatch.near(*leaves(rows), band_of(rule), 1.0, way="flash")
 
 
 @pytest.mark.usefixtures("emulated")
@@ -85,7 +85,7 @@ def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
     rows, rule = CASES[name]
     band, x = band_of(rule), noise(rows, L, 3, H, 4).requires_grad_()
     q, k, v = x.permute(2, 0, 3, 1, 4)  # as they come from one matrix
-    ours, right = banded.near(q, k, v, band, 0.7, way="flash"), written_out(q, k, v, Columns(band))[0]
+    ours, right = local_dispatch.near(q, k, v, band, 0.7, way="flash"), written_out(q, k, v, Columns(band))[0]
     real = band.real(L)
     if real is not None:  # nobody reads the rows of padding
         ours, right = (y * real[:, None, :, None] for y in (ours, right))
@@ -100,7 +100,7 @@ def test_flash_with_dropout_has_the_gradient_of_what_it_kept() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(4)
         real = torch.arange(14) < torch.tensor([[9], [14]])
-        return banded.near(q, k, v, band_of(rule), 0.7, 0.4, way="flash") * real[:, None, :, None]
+        return local_dispatch.near(q, k, v, band_of(rule), 0.7, 0.4, way="flash") * real[:, None, :, None]
 
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
 
@@ -114,7 +114,7 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean(way: Any) -> None:
     values = torch.eye(length, dtype=torch.float64).expand(1, 2, -1, -1)
     band = band_of(Window(15, 16) | Global(torch.arange(length)[None] < 8))
     right = written_out(q, k, values, Columns(band))[0]
-    found = banded.near(q, k, values, band, 1.0, share, way)
+    found = local_dispatch.near(q, k, values, band, 1.0, share, way)
     kept = found[right > 0] / right[right > 0]
     assert set(kept.round(decimals=9).unique().tolist()) == {0.0, round(1 / (1 - share), 9)}
     assert abs(float((kept == 0).double().mean()) - share) < 0.02
@@ -124,9 +124,10 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean(way: Any) -> None:
 
 BESIDE = """
 import torch
-from regard.nn import beside, columns
-from regard.nn.bands import Band
-from regard.nn.rules import Global, Window
+from regard.nn.kernels import local_globals_triton as beside
+from regard.nn.kernels import local_globals as columns
+from regard.nn.kernels.local_pattern import Band
+from regard.nn.attention.masks import Global, Window
 
 torch.manual_seed(0)
 beside.BLOCK, beside.SPAN = 16, 32
@@ -181,7 +182,7 @@ def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
         if device == "cpu":
             out = written_out(q, k, v, Columns(band), 0.1)[0]
         else:
-            out = banded.near(q, k, v, on_gpu(rule), 0.1, way=way)
+            out = local_dispatch.near(q, k, v, on_gpu(rule), 0.1, way=way)
         real = band.real(L)
         out = out if real is None else out * real[:, None, :, None].to(device)
         told = noise(*out.shape, seed=77).to(device, kind)

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from regard.errors import SettingError
-from regard.inputs.flow import Flow
-from regard.inputs.text import END_OF_TEXT, Text
+from regard.processors.tokenizer.stream_decoder import Flow
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
 from writings import HARD, STORY, random_texts, train_words
 
 

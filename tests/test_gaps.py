@@ -11,18 +11,18 @@ import sacrebleu
 import torch
 
 import regard
-from regard.data.pairs import Pair
 from regard.data.settings import Data
+from regard.data.text.pairs import Pair
 from regard.decode.settings import Decode
-from regard.disk import write_json
-from regard.learn.compute import Compute, Loss
-from regard.learn.loop import loop, numbers
-from regard.learn.settings import Train
-from regard.learn.state import save_state
-from regard.learn.world import World
-from regard.tasks.task import Encoded, Sums, Terms
+from regard.files import write_json
+from regard.tasks.base import Encoded, Sums, Terms
 from regard.tasks.translate import Translate
-from regard.waists import Answer, Batch
+from regard.training.checkpoint import save_state
+from regard.training.distributed import World
+from regard.training.execution import Compute, Loss
+from regard.training.loop import loop, numbers
+from regard.training.settings import Train
+from regard.types import Answer, Batch
 
 
 def small() -> regard.Model:

@@ -17,14 +17,14 @@ from torch import Tensor
 import regard
 from regard.errors import RegardError
 from regard.explain.attribution import ahead
-from regard.explain.scene import Floor, Scene, Sight, lattice_of, unmerged
-from regard.inputs.palette import Palette
-from regard.inputs.pixels import Pixels
+from regard.explain.grid_attention import Floor, Scene, Sight, lattice_of, unmerged
 from regard.model import Model
-from regard.nn.watch import watch
-from regard.runs.explaining import place
+from regard.nn.recording import watch
+from regard.processors.image import Pixels
+from regard.processors.palette import Palette
+from regard.runs.explain import place
 from regard.systems import find_preset
-from regard.waists import Batch
+from regard.types import Batch
 from sights import made
 from tiny import near, noisy
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from regard.decode import room
-from regard.decode.heard import Heard
-from regard.decode.recorded import Recording, _shelves, recorded
-from regard.decode.room import Sizes, rows_at_once
+from regard.decode import memory_budget
+from regard.decode.cuda_graphs import Recording, _shelves, recorded
+from regard.decode.greedy import Single
+from regard.decode.memory_budget import Sizes, rows_at_once
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
-from regard.decode.single import Single
 from regard.decode.steps import begin, run
+from regard.decode.stopping import Heard
 from regard.errors import RegardError
 from talk import BODIES, END, LIMITS, PROMPTS, STREAMS, WAYS, V, agree, asked, enough, fixed, follow, padded, small
 
@@ -143,8 +143,8 @@ def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(
     right, sizes, listened = search(body, *asking), [], search(body, *asking, until=enough)
     beams, real, known = way.get("beam", 1), body.step, Sizes.of(body)
     assert known == Sizes(2, 12, V, 8)
-    one = 4 * 2 * 12 * 8 * (9 + 12 * beams) + beams * V * room.SCORED
-    monkeypatch.setattr(room, "BYTES", one * paths + one // 2)
+    one = 4 * 2 * 12 * 8 * (9 + 12 * beams) + beams * V * memory_budget.SCORED
+    monkeypatch.setattr(memory_budget, "BYTES", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     agree(search(body, *asking), right)
     draws = 3 if way.get("best") == 3 and beams == 1 else 1
@@ -157,7 +157,7 @@ def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(
 def test_many_answers_to_one_prompt_stay_within_the_bytes() -> None:
     gpt2 = Sizes(12, 768, 50257, 4)
     rows = rows_at_once(gpt2, 8, 8)
-    assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < room.BYTES, "three of float64 while one is drawn"
+    assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < memory_budget.BYTES, "three of float64 while one is drawn"
     assert rows_at_once(gpt2, 1024, 0) < 2**31 / (2 * 12 * 768 * 4 * 1024)
     assert rows_at_once(gpt2, 8, 8, beams=4) <= rows // 3 and rows_at_once(gpt2, 8, 8, budget=1) == 1
     assert Sizes.of(BODIES["toy"]()) is None
@@ -176,7 +176,7 @@ def test_a_size_that_leaves_no_memory_for_a_recording_is_computed_plainly(monkey
     fixed(body, asked([0, 1]))
     shelf = _shelves[body]
     assert len(shelf.recordings) == 1
-    monkeypatch.setattr("regard.decode.recorded.record", full)
+    monkeypatch.setattr("regard.decode.cuda_graphs.record", full)
     with torch.inference_mode():
         for _ in range(2):  # the second time nobody tries
             assert recorded(body, *asked([0, 1, 2, 3, 4]), None) is None
@@ -190,7 +190,7 @@ def test_a_step_that_cannot_be_recorded_is_said_once(monkeypatch: pytest.MonkeyP
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("an operator that asks the host")
 
-    monkeypatch.setattr("regard.decode.recorded.record", refuse)
+    monkeypatch.setattr("regard.decode.cuda_graphs.record", refuse)
     with torch.inference_mode(), pytest.warns(UserWarning, match="operator") as said:
         assert recorded(body, *asked([0, 1]), None) is None
     assert _shelves[body].broken and len(said) == 1

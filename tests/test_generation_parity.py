@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.decode.sampling import narrow
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
-from regard.waists import Batch
+from regard.types import Batch
 from talk import END, PROMPTS, V, lively, padded, small
 from test_transformer_parity import marian
 from tiny import noise, tiny

@@ -17,12 +17,12 @@ import regard
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import WeightsError
-from regard.inputs.text import Text
 from regard.model import Identity, Model, assemble
-from regard.nn.loss import cross_entropy
+from regard.nn.blocks.losses import cross_entropy
+from regard.processors.tokenizer.tokenizer import Text
 from regard.systems import SYSTEMS, gpt1, gpt2
 from regard.tasks import TASKS
-from regard.waists import IGNORE, Batch
+from regard.types import IGNORE, Batch
 from tiny import gradients, near, noise, noisy
 
 transformers = pytest.importorskip("transformers")
@@ -135,7 +135,7 @@ def test_single_precision_is_theirs_to_its_rounding(name: str) -> None:
 
 @systems
 def test_what_each_head_looks_at_is_theirs(name: str) -> None:
-    from regard.nn.watch import watch
+    from regard.nn.recording import watch
 
     model, (x, _) = model_of(name), rows()
     theirs = their(model)

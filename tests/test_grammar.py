@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from regard.data import lexicon
-from regard.data.grammar import (
+from regard.demos import lexicon
+from regard.demos.grammar import (
     UNSEEN,
     Combination,
     Corpus,

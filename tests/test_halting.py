@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.nn.halting import Halting, Mixing, Pondered
+from regard.nn.blocks.act import Halting, Mixing, Pondered
 from tiny import near, noise, noisy
 
 B, L, D = 3, 5, 4

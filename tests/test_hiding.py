@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from regard.data.hiding import Hidden, Hiding
-from regard.data.successors import Readings, Rows, pairs, singles
+from regard.data.batching.mlm_masking import Hidden, Hiding
+from regard.data.batching.nsp_sampling import Readings, Rows, pairs, singles
 from regard.errors import DataError
-from regard.waists import IGNORE
+from regard.types import IGNORE
 
 SPECIAL, MASK, VOCABULARY = 5, 4, 105
 HIDING = Hiding(MASK, np.arange(VOCABULARY) >= SPECIAL, 0.15)

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 import regard
 from regard.config import as_dict
 from regard.errors import SettingError, WeightsError
-from regard.learn.settings import Train
-from regard.nn.patches import PatchEncoder
+from regard.nn.vision.patches import PatchEncoder
 from regard.systems import hybrid
-from regard.waists import Batch
-from regard.weights import read_folder, write_file
+from regard.training.settings import Train
+from regard.types import Batch
+from regard.weights.tables import read_folder, write_file
 from tiny import near, noise, noisy
 
 OURS = hybrid.Config(

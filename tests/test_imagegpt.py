@@ -19,13 +19,13 @@ import regard
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import DataError, SettingError, WeightsError
-from regard.inputs import palette as palettes
-from regard.inputs.palette import Palette
 from regard.model import Identity, Model, assemble
-from regard.nn.readout import ReadOut
+from regard.nn.blocks.heads import ReadOut
+from regard.processors import palette as palettes
+from regard.processors.palette import Palette
 from regard.systems import SYSTEMS, find_preset, imagegpt
-from regard.tasks.painting import Painting, shifted
-from regard.waists import Batch
+from regard.tasks.image_generation import Painting, shifted
+from regard.types import Batch
 from tiny import gradients, near, noise, noisy
 
 transformers = pytest.importorskip("transformers")
@@ -149,7 +149,7 @@ def test_single_precision_is_theirs_to_its_rounding() -> None:
 
 
 def test_what_each_head_looks_at_is_theirs() -> None:
-    from regard.nn.watch import watch
+    from regard.nn.recording import watch
 
     model = model_of()
     theirs = their(model)

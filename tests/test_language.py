@@ -20,17 +20,17 @@ from torch.nn import functional as F
 import regard
 from conftest import checkpoints, rows, same_tensors, stopped_in
 from regard.data.settings import Data
-from regard.data.texts import Passage
+from regard.data.text.documents import Passage
 from regard.errors import DataError, RegardError, SettingError
-from regard.inputs.text import END_OF_TEXT, Text
-from regard.runs.evaluating import evaluate
-from regard.runs.order import Sources
-from regard.runs.reading import Files
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
+from regard.runs.evaluate import evaluate
+from regard.runs.scan import Files
 from regard.runs.scoring import validation_sums
 from regard.runs.settings import resolve
+from regard.runs.spec import Sources
 from regard.tasks import find_task
-from regard.tasks.language import documents
-from regard.waists import IGNORE
+from regard.tasks.lm import documents
+from regard.types import IGNORE
 
 LETTERS = "abcdefghij \n"
 SMALL = ["model.width=32", "model.depth=2", "model.heads=2", "model.hidden=64", "model.length=16", "train.tokens=64"]
@@ -208,7 +208,7 @@ def test_no_document_changes_the_loss_of_another() -> None:
 
 def test_perplexity_bits_and_words_are_what_their_names_say() -> None:
     from regard.decode.settings import Decode
-    from regard.tasks.task import Sums
+    from regard.tasks.base import Sums
 
     model = model_of(length=64)
     encoded = encode(model, "abc de\nfg\n", "hij")
@@ -222,10 +222,10 @@ def test_perplexity_bits_and_words_are_what_their_names_say() -> None:
 
 def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.decode.settings import Decode
-    from regard.tasks import language
-    from regard.tasks.task import Sums
+    from regard.tasks import lm
+    from regard.tasks.base import Sums
 
-    monkeypatch.setitem(language.DETOKENISERS, "wikitext", lambda text: text.replace(" e", "e"))
+    monkeypatch.setitem(lm.DETOKENISERS, "wikitext", lambda text: text.replace(" e", "e"))
     model = model_of(length=64)
     encoded = encode(model, "a b c d e f g h i j a b c d ")
     _, answers = TASK.score(model, encoded, Decode(length=3), Data(detokenise="wikitext"), Sums(1.0, 1.0))
@@ -416,7 +416,7 @@ def test_too_small_a_grain_and_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def test_weights_that_have_learnt_go_on_slowly_and_are_asked_as_the_presets_are(tmp_path: Path) -> None:
-    from regard.runs.order import Asked, Sources, new_order
+    from regard.runs.spec import Asked, Sources, new_order
 
     model_of().float().save(tmp_path / "own")
     regard.save(model_of().float(), tmp_path / "published")

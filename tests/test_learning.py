@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 import regard
 from conftest import TINY, TWELVE, Trained, checkpoints, facts, rows, same_tensors, stopped_in, train_tiny
 from regard.errors import SettingError
-from regard.learn.optimiser import freeze, make_optimiser, set_rate
-from regard.learn.settings import Train
 from regard.runs.settings import gather, resolve
 from regard.runs.trainer import Trainer
-from regard.tasks.task import Sums
+from regard.tasks.base import Sums
 from regard.tasks.translate import Translate
+from regard.training.optimizer import freeze, make_optimiser, set_rate
+from regard.training.settings import Train
 from tiny import tiny
 
 # -- the mean of the last checkpoints

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.nn import kernels
-from regard.nn.attention import Attention, Dot
-from regard.nn.block import Residual, vaswani_block
-from regard.nn.position import Sinusoid
-from regard.nn.rules import Causal, Real, Rule, dense
-from regard.nn.watch import watch
+from regard.nn.attention.attention import Attention, Dot
+from regard.nn.attention.masks import Causal, Real, Rule, dense
+from regard.nn.attention.positions import Sinusoid
+from regard.nn.blocks.block import Residual, vaswani_block
+from regard.nn.kernels import dispatch
+from regard.nn.recording import watch
 
 LECTURES = json.loads((Path(__file__).parent / "fixtures" / "lectures.json").read_text(encoding="utf-8"))
 
@@ -250,7 +250,7 @@ def test_w22_a_high_temperature_flattens() -> None:
     for temperature, right in zip(LECTURES["W22"]["inputs"]["temperatures"], curve["probs"], strict=True):
         scale = Dot(scale=1.0, temperature=temperature).factor(1)
         keys = tensor(logits).view(1, 1, 3, 1)
-        _, weights = kernels.plain(tensor([[[[1.0]]]]), keys, keys, None, scale)
+        _, weights = dispatch.plain(tensor([[[[1.0]]]]), keys, keys, None, scale)
         near(weights[0, 0, 0], right)
         near(weights[0, 0, 0], softmax([logit / temperature for logit in logits]))
         entropies.append(-float(weights.xlogy(weights).sum()))
@@ -267,7 +267,7 @@ def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str,
     k = torch.randn(draws, 1, keys, d, generator=chance, dtype=torch.float64)
     for kind, scale in (("raw", 1.0), ("scaled", Dot().factor(d))):
         assert math.isclose(float((q @ k.mT * scale).var()), row[f"var_{kind}"], rel_tol=0.15)
-        weights = kernels.plain(q, k, k[..., :1], None, scale)[1][:, 0, 0]
+        weights = dispatch.plain(q, k, k[..., :1], None, scale)[1][:, 0, 0]
         entropy = -weights.xlogy(weights).sum(-1).mean()
         assert abs(float(entropy) - row[f"entropy_{kind}"]) < 0.15
         assert abs(float(weights.amax(-1).mean()) - row[f"max_weight_{kind}"]) < 0.05
@@ -287,8 +287,8 @@ def test_w24_a_query_that_may_look_at_nothing_receives_nothing() -> None:
     query, values = tensor([[[[1.0]]]]), torch.eye(3, dtype=torch.float64)[None, None]
     for visible, right in ((2, "minus_infinity_partial"), (2, "minus_1e9_partial"), (0, None)):
         rule = Real(torch.tensor([visible]))
-        weights = kernels.plain(query, keys, values, kernels.allowed(query, keys, rule, None), 1.0)[0]
-        fused = kernels.sdpa(query, keys, values, rule, None, 1.0, 0.0)
+        weights = dispatch.plain(query, keys, values, dispatch.allowed(query, keys, rule, None), 1.0)[0]
+        fused = dispatch.sdpa(query, keys, values, rule, None, 1.0, 0.0)
         for out in (weights, fused):
             near(out[0, 0, 0].detach(), reading("W24", right)["alpha"])
             slope = torch.autograd.grad(out.square().sum(), keys, retain_graph=True)[0]

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from regard.capabilities import available
-from regard.nn.block import Feed
-from regard.nn.linear import PACKED, Linear, _kept, activated, linear, recheck
+from regard.nn.blocks.block import Feed
+from regard.nn.kernels.linear import PACKED, Linear, _kept, activated, linear, recheck
 
 
 def packs(dtype: torch.dtype) -> bool:

@@ -13,10 +13,10 @@ from torch._subclasses import FakeTensorMode
 
 from oracle import near, noise
 from regard import capabilities
-from regard.nn import loss
-from regard.nn.block import Tokens
-from regard.nn.loss import cross_entropy, fused_cross_entropy, read_cross_entropy
-from regard.waists import IGNORE
+from regard.nn.blocks import losses as loss
+from regard.nn.blocks.block import Tokens
+from regard.nn.blocks.losses import cross_entropy, fused_cross_entropy, read_cross_entropy
+from regard.types import IGNORE
 
 R, D, V = 300, 8, 50
 """rows of three parts, where a part has the 128 that it has at least"""

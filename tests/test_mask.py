@@ -24,21 +24,21 @@ from conftest import checkpoints, rows, same_tensors, stopped_in
 from encoders import encoder
 from pieces import write_roberta
 from regard.cli import main
-from regard.data.feed import feed
+from regard.data.batching.loader import feed
 from regard.data.settings import Data
-from regard.data.texts import Passage
+from regard.data.text.documents import Passage
 from regard.errors import DataError, RegardError, SettingError
-from regard.inputs.text import Text
-from regard.nn.loss import cross_entropy
-from regard.runs.checking import check
-from regard.runs.evaluating import evaluate
+from regard.nn.blocks.losses import cross_entropy
+from regard.processors.tokenizer.tokenizer import Text
+from regard.runs.check import check
+from regard.runs.evaluate import evaluate
 from regard.runs.scoring import validation_sums
 from regard.runs.settings import resolve
 from regard.systems import bert
 from regard.tasks import find_task
-from regard.tasks.mask import UNKNOWN, Mask, parts
-from regard.tasks.task import Encoded, Terms
-from regard.waists import IGNORE, Batch
+from regard.tasks.base import Encoded, Terms
+from regard.tasks.mlm import UNKNOWN, Mask, parts
+from regard.types import IGNORE, Batch
 from tiny import near, noisy
 
 TASK = find_task("mask")
@@ -133,8 +133,8 @@ def test_parts_are_what_stands_together_and_documents_are_numbered() -> None:
 
 def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: Path, tmp_path: Path) -> None:
     """Those that are held out seldom begin a document: they know which one they are of nevertheless."""
-    from regard.runs.order import Sources
-    from regard.runs.reading import Files
+    from regard.runs.scan import Files
+    from regard.runs.spec import Sources
 
     (tmp_path / "some").mkdir()
     for number in range(6):
@@ -156,8 +156,8 @@ def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: 
 
 
 def test_what_is_held_out_never_stands_in_a_row_to_train_on(corpus: Path) -> None:
-    from regard.runs.order import Sources
-    from regard.runs.reading import Files
+    from regard.runs.scan import Files
+    from regard.runs.spec import Sources
 
     model = asked_model()
     found = Files(TASK, Sources((str(corpus),)), 0.3, lambda line: None)

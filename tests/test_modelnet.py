@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.clouds import CloudFile, iterate_clouds
+from regard.data.points.labeled import CloudFile, iterate_clouds
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ def test_every_fault_names_code_that_is_there_and_changes_it_into_other_code() -
 @pytest.mark.parametrize(
     ("where", "pattern"),
     [
-        ("regard.nn.rules:Causal.__call__", "k <= query"),
-        ("regard.nn.rules:Causal.__call__", "Tensor"),
-        ("regard.nn.rules:Causal.called", "k <= q"),
+        ("regard.nn.attention.masks:Causal.__call__", "k <= query"),
+        ("regard.nn.attention.masks:Causal.__call__", "Tensor"),
+        ("regard.nn.attention.masks:Causal.called", "k <= q"),
     ],
     ids=["no longer there", "several times", "function renamed"],
 )

@@ -11,13 +11,13 @@ import pytest
 
 import regard
 from encoders import encoder
-from regard.data.pairs import Pair
+from regard.data.text.pairs import Pair
 from regard.decode.settings import Decode
 from regard.errors import RegardError
 from regard.model import Model
+from regard.tasks.base import Sums
 from regard.tasks.embed import Embed
 from regard.tasks.nearest import Among
-from regard.tasks.task import Sums
 from test_cli import Cli
 from test_cli import cli as cli
 from writings import STORY
@@ -175,7 +175,7 @@ def test_what_is_wrong_with_a_search_is_said(
 def test_long_searches_say_how_far_they_are(
     cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.runs.pace.PAUSE", -1.0)
+    monkeypatch.setattr("regard.runs.terminal.PAUSE", -1.0)
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS))
     err = cli("run", saved, "the cat", "--among", "a.txt").err

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import plainly
 from regard.errors import RegardError
-from regard.nn import cells, neighbours, spreading
-from regard.nn.cells import few_of_each, nearest_by_cells
-from regard.nn.neighbours import nearest, weighed
-from regard.nn.packing import Packing
-from regard.nn.spreading import spread
-from regard.waists import Offsets
+from regard.nn.points import farthest_point, knn, knn_grid
+from regard.nn.points.farthest_point import spread
+from regard.nn.points.knn import nearest, weighed
+from regard.nn.points.knn_grid import few_of_each, nearest_by_cells
+from regard.nn.points.packing import Packing
+from regard.types import Offsets
 
 KINDS = ("spread", "grid", "far", "line", "clusters", "copies", "one place")
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +92,7 @@ def test_a_part_at_a_time_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     x = points(sum(counts), "grid").float()
     wanted = nearest(x, Packing(counts), 6)
     for room in (1, 50, 70, 2000):
-        monkeypatch.setattr(neighbours, "ROOM", room)
+        monkeypatch.setattr(knn, "ROOM", room)
         assert torch.equal(nearest(x, Packing(counts), 6), wanted)
 
 
@@ -125,8 +125,8 @@ def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monke
     for room in (500, 20_000):  # several rounds, parts of rounds, and rows longer than there is room
         assert torch.equal(nearest_by_cells(x, x, count, room), wanted)
         assert torch.equal(nearest_by_cells(x, queries, count, room), others)
-    monkeypatch.setattr(neighbours, "MANY", 1)
-    monkeypatch.setattr(neighbours, "ROOM", 1000)
+    monkeypatch.setattr(knn, "MANY", 1)
+    monkeypatch.setattr(knn, "ROOM", 1000)
     assert torch.equal(nearest(x, Packing((n,)), count), wanted)
     counts = (200, 3, 497)
     assert torch.equal(nearest(x, Packing(counts), count), plain_nearest(x, counts, count, x, counts))
@@ -153,14 +153,14 @@ def test_a_point_far_off_does_not_make_cells_wide(monkeypatch: pytest.MonkeyPatc
     x = 1e-3 * torch.rand(4000, 3, generator=torch.Generator().manual_seed(0))
     for number, far in ((7, (1e5, 0, 0)), (8, (-1e5, 3, 0)), (1500, (-1e5, 3, 1e-3)), (9, (0, 0, 1e6))):
         x[number] = torch.tensor(far)
-    wanted, compared, real = _all_pairs(x, 8), [0], cells.squared
+    wanted, compared, real = _all_pairs(x, 8), [0], knn_grid.squared
 
     def squared(a: Any, b: Any) -> Tensor:
         made = real(a, b)
         compared[0] += made.numel()
         return made
 
-    monkeypatch.setattr(cells, "squared", squared)
+    monkeypatch.setattr(knn_grid, "squared", squared)
     assert torch.equal(nearest_by_cells(x, x, 8, 2**16), wanted)
     assert compared[0] < len(x) ** 2 / 4
 
@@ -179,18 +179,18 @@ def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
 
 def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    real = cells.squared
+    real = knn_grid.squared
 
     def squared(a: Any, b: Any) -> Tensor:
         made = real(a, b)
         compared.append(made.numel())
         return made
 
-    monkeypatch.setattr(cells, "squared", squared)
+    monkeypatch.setattr(knn_grid, "squared", squared)
     n = 20_000
     x = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
     found = nearest(x, Packing((n,)), 8)
-    assert max(compared) <= neighbours.ROOM and sum(compared) < n * n / 50
+    assert max(compared) <= knn.ROOM and sum(compared) < n * n / 50
     compared.clear()
     assert torch.equal(nearest_by_cells(x, x, 8, 2**16), found) and max(compared) <= 2**16
     some = torch.arange(0, n, 997)
@@ -223,8 +223,8 @@ def test_slices_of_a_large_cloud_choose_the_same(kind: str, dtype: Any, monkeypa
     for rate in (1, 3):
         wanted = spread(x, packing, packing.thinned(rate))
         with monkeypatch.context() as patch:
-            patch.setattr(spreading, "ALONE", 100)
-            patch.setattr(spreading, "SLICE", 16)
+            patch.setattr(farthest_point, "ALONE", 100)
+            patch.setattr(farthest_point, "SLICE", 16)
             assert torch.equal(spread(x, packing, packing.thinned(rate)), wanted)
 
 

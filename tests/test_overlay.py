@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from regard.draw import overlay
+from regard.draw.class_colors import BLANK, GLOW, NEAR_FAR, class_colours, ramped
 from regard.draw.overlay import (
     Measured,
     Regarded,
@@ -23,9 +24,8 @@ from regard.draw.overlay import (
     over_heat,
     save_picture,
 )
-from regard.draw.shades import BLANK, GLOW, NEAR_FAR, class_colours, ramped
 from regard.errors import RegardError
-from regard.waists import IGNORE
+from regard.types import IGNORE
 
 RANDOM = np.random.default_rng(3)
 PICTURE = RANDOM.integers(0, 256, (30, 40, 3)).astype(np.uint8)

@@ -18,26 +18,26 @@ from PIL import Image
 import regard
 from conftest import rows
 from regard.cli import main
-from regard.data.pictures import Picture, iterate_pictures, iterate_plain
+from regard.data.images.labeled import Picture, iterate_pictures, iterate_plain
 from regard.data.settings import Data
-from regard.draw.layers import draw_layers
+from regard.draw.probe_accuracy import draw_layers
 from regard.errors import DataError, RegardError, SettingError
-from regard.explain.pictures import Gaze
-from regard.learn.loop import Step
+from regard.explain.images import Gaze
 from regard.model import assemble
 from regard.runs import progress
-from regard.runs.asking import ask
-from regard.runs.checking import check
-from regard.runs.given import given
-from regard.runs.parts import divide
+from regard.runs.check import check
+from regard.runs.predict import ask
+from regard.runs.predict_inputs import given
 from regard.runs.progress import Reporter
-from regard.runs.reading import empties
+from regard.runs.scan import empties
 from regard.runs.scoring import rough
 from regard.runs.settings import GROUPS
-from regard.runs.window import Window
+from regard.runs.splits import divide
+from regard.runs.throughput import Window
 from regard.systems import find_preset
 from regard.tasks import SEEING, TASKS, find_task, means
-from regard.tasks.heads import numbered
+from regard.tasks.text_heads import numbered
+from regard.training.loop import Step
 
 CLASSIFY, SEGMENT = find_task("classify", "pictures"), find_task("segment")
 

@@ -15,22 +15,22 @@ import torch
 from PIL import Image
 
 import regard
-from regard.data.pictures import Picture
+from regard.data.images.labeled import Picture
 from regard.data.settings import Data
 from regard.decode.settings import Decode
-from regard.draw.layers import draw_layers
-from regard.draw.pictures import BLANK, Line, Shown, contact_sheet, grid, hidden
+from regard.draw.contact_sheet import BLANK, Line, Shown, contact_sheet, grid, hidden
+from regard.draw.probe_accuracy import draw_layers
 from regard.errors import DataError, RegardError, SettingError
-from regard.inputs.palette import Palette
-from regard.learn.settings import Train
 from regard.model import Identity, Model, assemble
+from regard.processors.palette import Palette
 from regard.systems import SYSTEMS, imagegpt
 from regard.tasks import SEEING, find_task
-from regard.tasks.opened import some
-from regard.tasks.painting import Painting, draw_completions, shifted
-from regard.tasks.probe import Part, features, fit, layers_of, probe, said
-from regard.tasks.task import Encoded, Sums
-from regard.waists import Batch
+from regard.tasks.base import Encoded, Sums
+from regard.tasks.file_task import some
+from regard.tasks.image_generation import Painting, draw_completions, shifted
+from regard.tasks.linear_probe import Part, features, fit, layers_of, probe, said
+from regard.training.settings import Train
+from regard.types import Batch
 from tiny import near, noise, noisy
 
 TINY = imagegpt.Config(size=8, colours=3, width=32, depth=2, heads=2, hidden=64)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from regard.data.files import lines
-from regard.data.pairs import Pair, read_pairs
-from regard.data.split import Held, fingerprint
+from regard.data.batching.split import Held, fingerprint
+from regard.data.text.files import lines
+from regard.data.text.pairs import Pair, read_pairs
 from regard.errors import DataError, RegardError, SettingError, UnknownName
 
 

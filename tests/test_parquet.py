@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from regard.data.entries import expand
-from regard.data.pairs import Pair, read_pairs
+from regard.data.sources import expand
+from regard.data.text.pairs import Pair, read_pairs
 from regard.errors import RegardError, UnknownName
-from regard.runs.order import listed
+from regard.runs.spec import listed
 from regard.tasks import find_task
 from test_pairs import complaint, texts
 

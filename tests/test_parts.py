@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from oracle import grads, near, noise, noisy
-from regard.nn.attention import Attention
-from regard.nn.block import Feed, Residual, Stack, Tokens, vaswani_block
-from regard.nn.loss import cross_entropy
-from regard.nn.memory import Fixed, Frozen, Growing, LayerMemory, Memory
-from regard.nn.position import Learned, Sinusoid
-from regard.nn.rules import Causal, Real
-from regard.nn.state import DecoderState
-from regard.nn.watch import attention_names, watch
-from regard.waists import IGNORE, Look, Seen
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.kv_cache import Fixed, Frozen, Growing, LayerMemory, Memory
+from regard.nn.attention.masks import Causal, Real
+from regard.nn.attention.positions import Learned, Sinusoid
+from regard.nn.blocks.block import Feed, Residual, Stack, Tokens, vaswani_block
+from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.losses import cross_entropy
+from regard.nn.recording import attention_names, watch
+from regard.types import IGNORE, Look, Seen
 
 
 def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> None:

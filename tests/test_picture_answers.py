@@ -14,21 +14,20 @@ from PIL import Image
 from torch.nn import functional as F
 
 import regard
-from regard import raster
-from regard.data import album
-from regard.data.pictures import Picture, iterate_depths
+from regard.data.images import cache, image_io
+from regard.data.images.image_io import read_mask
+from regard.data.images.labeled import Picture, iterate_depths
 from regard.data.settings import Data
 from regard.decode.settings import Decode
 from regard.errors import DataError, SettingError
-from regard.inputs.pixels import Pixels
-from regard.raster import read_mask
-from regard.runs.order import Asked, Sources, new_order
+from regard.processors.image import Pixels
+from regard.runs.spec import Asked, Sources, new_order
 from regard.systems import SYSTEMS
-from regard.tasks import depth, find_task, mapped, segment
-from regard.tasks.opened import row_of, source_of
-from regard.tasks.pictured import Pictured, picture_of
-from regard.tasks.task import Sums
-from regard.waists import Answer
+from regard.tasks import dense_prediction, depth, find_task, segment
+from regard.tasks.base import Sums
+from regard.tasks.file_task import row_of, source_of
+from regard.tasks.image_task import Pictured, picture_of
+from regard.types import Answer
 from sights import fresh
 
 
@@ -153,7 +152,7 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
     model = fresh("dpt", task, ("a", "b"))
     Image.fromarray(noise((120, 200, 3))).save(tmp_path / "large.jpg")
     Image.fromarray(noise((60, 80, 3))).save(tmp_path / "small.jpg")
-    monkeypatch.setattr(raster, "LIMIT", 10_000)
+    monkeypatch.setattr(image_io, "LIMIT", 10_000)
     for _ in range(2):
         large, small = model.answer([str(tmp_path / "large.jpg"), str(tmp_path / "small.jpg")])
     told = "large.jpg: has 120 x 200 pixels, and more than 100 million are not decoded: it is looked at in 60 x 100\n"
@@ -169,7 +168,7 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
     else:
         assert np.load(left["array"]).shape == (120, 200)
     assert Path(left["picture"]).exists()
-    monkeypatch.setattr(mapped, "free_memory", lambda: 16 * 120 * 200 - 1)
+    monkeypatch.setattr(dense_prediction, "free_memory", lambda: 16 * 120 * 200 - 1)
     assert model.answer(str(tmp_path / "small.jpg")).extra[key].shape == (60, 80)
     with pytest.raises(DataError, match="120"):
         model.answer(str(tmp_path / "large.jpg"))
@@ -300,14 +299,14 @@ def test_the_limit_of_a_container_is_free_memory_too(tmp_path: Path, monkeypatch
     files = [tmp_path / name for name in ("max", "current", "stat")]
     for file, text in zip(files, ("1000000\n", "900000\n", "anon 5\ninactive_file 50000\n"), strict=True):
         file.write_text(text, encoding="ascii")
-    monkeypatch.setattr(album, "LIMITS", (tuple(map(str, files)),))
-    assert album.free_memory() == 150_000
+    monkeypatch.setattr(cache, "LIMITS", (tuple(map(str, files)),))
+    assert cache.free_memory() == 150_000
     files[0].write_text("max\n", encoding="ascii")
-    assert album.free_memory() > 150_000
+    assert cache.free_memory() > 150_000
 
 
 def test_processes_on_one_machine_share_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(album, "free_memory", lambda: 1000)
-    assert album.Album(10, (10,)).kept
+    monkeypatch.setattr(cache, "free_memory", lambda: 1000)
+    assert cache.Album(10, (10,)).kept
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert not album.Album(10, (10,)).kept
+    assert not cache.Album(10, (10,)).kept

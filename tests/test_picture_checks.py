@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.file_checks import SizedReport
-from regard.data.picture_checks import check_depths, check_masked, check_pictures, check_plain
-from regard.data.picture_survey import PictureSurvey
-from regard.data.pictures import pictures_of
+from regard.data.check.files import SizedReport
+from regard.data.check.image_survey import PictureSurvey
+from regard.data.check.images import check_depths, check_masked, check_pictures, check_plain
+from regard.data.check.pair_survey import unheard
+from regard.data.images.labeled import pictures_of
 from regard.data.settings import Data
-from regard.data.survey import unheard
 
 
 def picture(seed: int, height: int = 12, width: int = 16) -> Image.Image:

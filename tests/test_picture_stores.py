@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.runs.order import Asked, Sources, new_order
-from regard.runs.prepare import Prepared, prepare
+from regard.runs.preprocess import Prepared, prepare
+from regard.runs.spec import Asked, Sources, new_order
 from regard.tasks import find_task
 from regard.tasks.segment import _classes_in
-from regard.waists import Batch
+from regard.types import Batch
 
 
 @pytest.fixture(autouse=True)

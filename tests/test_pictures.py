@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.masks import VOID, Classes, find_classes, read_classes, seen_classes
-from regard.data.pictures import (
+from regard.data.images.image_io import read_mask, read_picture
+from regard.data.images.labeled import (
     Picture,
     iterate_depths,
     iterate_masked,
@@ -21,9 +21,9 @@ from regard.data.pictures import (
     masked_of,
     pictures_of,
 )
-from regard.data.rows import Empty
+from regard.data.images.masks import VOID, Classes, find_classes, read_classes, seen_classes
+from regard.data.text.tables import Empty
 from regard.errors import DataError, RegardError
-from regard.raster import read_mask, read_picture
 
 
 def draw(path: Path, shade: int = 100, size: tuple[int, int] = (12, 9)) -> Path:

@@ -16,9 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from regard import raster
+from regard.data.images import image_io
 from regard.errors import DataError, SettingError
-from regard.inputs.pixels import FILE, Pixels, read_depth, read_mask, read_picture
+from regard.processors.image import FILE, Pixels, read_depth, read_mask, read_picture
 
 
 def photograph(height: int = 45, width: int = 70, seed: int = 0) -> np.ndarray:
@@ -112,7 +112,7 @@ def test_pictures_stand_upright_as_the_camera_noted(orientation: int) -> None:
         6: np.rot90(picture, -1), 7: picture[::-1, ::-1].transpose(1, 0, 2), 8: np.rot90(picture, 1),
     }[orientation]  # fmt: skip
     assert np.array_equal(read_picture(encoded(image, "PNG", exif=exif)), turned)
-    _, facts = raster.look(encoded(image, "JPEG", exif=exif))
+    _, facts = image_io.look(encoded(image, "JPEG", exif=exif))
     assert (facts.height, facts.width) == turned.shape[:2] and facts.turned == (orientation > 1)
 
 
@@ -125,9 +125,9 @@ def test_broken_notes_of_a_camera_leave_the_picture(tmp_path: Path) -> None:
 def test_of_what_moves_the_first_frame_is_taken(form: str) -> None:
     frames = [Image.fromarray(np.full((9, 12, 3), shade, np.uint8)) for shade in (40, 120, 250)]
     content = encoded(frames[0], form, save_all=True, append_images=frames[1:])
-    pixels, facts = raster.look(content)
+    pixels, facts = image_io.look(content)
     assert np.abs(pixels.astype(int) - 40).max() <= 3 and facts.animated
-    assert not raster.look(encoded(frames[0], form))[1].animated
+    assert not image_io.look(encoded(frames[0], form))[1].animated
 
 
 # -- what is refused
@@ -196,11 +196,11 @@ def test_more_than_a_hundred_megapixels_are_refused(side: int, megapixels: int) 
 
 def test_a_large_jpeg_is_decoded_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     content = encoded(Image.fromarray(photograph(120, 200)), "JPEG", quality=95)
-    monkeypatch.setattr(raster, "LIMIT", 10_000)
+    monkeypatch.setattr(image_io, "LIMIT", 10_000)
     monkeypatch.setattr(
         Image, "MAX_IMAGE_PIXELS", 8_000
     )  # beyond twice that Pillow raises before anything can be asked
-    pixels, facts = raster.look(content)
+    pixels, facts = image_io.look(content)
     assert pixels.shape == (60, 100, 3) and facts.reduced and (facts.height, facts.width) == (120, 200)
     small = np.array(Image.fromarray(photograph(120, 200)).resize((100, 60), Image.Resampling.BOX))
     assert np.abs(pixels.astype(int) - small).mean() < 4
@@ -253,7 +253,7 @@ def test_pillow_says_nothing_from_any_thread_and_filters_stay(
     for thread in threads:
         thread.join()
     assert not heard and not recwarn.list and list(warnings.filters) == before
-    with raster._quiet():
+    with image_io._quiet():
         read_picture(content)
         assert warnings.filters[0][0] == "ignore"  # one that is done leaves the others in quiet
     assert list(warnings.filters) == before

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from regard.data.plan import Alike, Blocks, Plan
+from regard.data.batching.samplers import Alike, Blocks, Plan
 from regard.errors import DataError, SettingError
 
 Lengths = npt.NDArray[np.int64]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.cloud import Cloud
-from regard.data.cloud_files import read_cloud
-from regard.data.ply import write_ply
+from regard.data.points.cloud import Cloud
+from regard.data.points.cloud_files import read_cloud
+from regard.data.points.ply import write_ply
 from regard.errors import DataError
 
 WORDS = {"f4": "float", "f8": "double", "u1": "uchar", "i4": "int", "u2": "ushort"}

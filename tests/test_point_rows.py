@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.cloud import Cloud
+from regard.data.points.cloud import Cloud
 from regard.errors import DataError, SettingError
-from regard.inputs.pieces import Votes, columns, dealt, parts, pieces
-from regard.inputs.points import FILE, Points, drawn, rounds
-from regard.inputs.shaking import STILL, Shaking, about, kept, shake
-from regard.inputs.thinning import thin
+from regard.processors.point_augmentation import STILL, Shaking, about, kept, shake
+from regard.processors.point_blocks import Votes, columns, dealt, parts, pieces
+from regard.processors.points import FILE, Points, drawn, rounds
+from regard.processors.voxel_grid import thin
 
 
 def cloud(many: int = 300, seed: int = 0, scale: float = 1.0) -> Cloud:

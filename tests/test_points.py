@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 import plainly
 from regard.errors import RegardError, SettingError
-from regard.nn import points
-from regard.nn.levels import in_order
-from regard.nn.packing import Packing
-from regard.nn.points import PointBody, cloud_head, point_head
-from regard.nn.watch import attention_names, watch
+from regard.nn.points import body as points
+from regard.nn.points.body import PointBody, cloud_head, point_head
+from regard.nn.points.hierarchy import in_order
+from regard.nn.points.packing import Packing
+from regard.nn.recording import attention_names, watch
 from regard.runs.info import info
 from regard.runs.settings import resolve
 from regard.systems import SYSTEMS, point
 from regard.systems.point import Config, build
-from regard.waists import Batch, Offsets
+from regard.types import Batch, Offsets
 from test_vector import noise, weights_of
 
 SMALL = Config(
@@ -87,11 +87,11 @@ def test_clouds_of_one_batch_are_as_each_alone_and_as_rows(form: Any) -> None:
 
 @forms
 def test_lists_of_neighbours_are_made_once_for_each_level(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.nn import levels
+    from regard.nn.points import hierarchy
 
     asked = []
-    real = levels.nearest
-    monkeypatch.setattr(levels, "nearest", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
+    real = hierarchy.nearest
+    monkeypatch.setattr(hierarchy, "nearest", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
     body_of(form=form)(packed((23,)))
     assert sorted(asked) == [4, 5, 5, 6, 6]
 

@@ -11,7 +11,7 @@ import torch
 
 from regard.errors import WeightsError
 from regard.tasks.pooling import Pooling, pooling_files, read_pooling
-from regard.waists import Batch, Offsets
+from regard.types import Batch, Offsets
 from tiny import near, noise
 
 MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens")

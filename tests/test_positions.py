@@ -11,14 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
-from regard.nn import kernels
-from regard.nn.attention import Attention, Dot
-from regard.nn.block import Block, Feed, Residual, Stack, vaswani_block
-from regard.nn.norm import RMS
-from regard.nn.relative import Buckets, Inside, Placed, Rotary, Shaw, Standing, to_halves, to_interleaved
-from regard.nn.rules import Causal, Packed, Real, Rule, Window, Written
-from regard.nn.watch import watch
-from regard.waists import Offsets
+from regard.nn.attention.attention import Attention, Dot
+from regard.nn.attention.masks import Causal, Packed, Real, Rule, Window, Written
+from regard.nn.attention.relative_positions import (
+    Buckets,
+    Inside,
+    Placed,
+    Rotary,
+    Shaw,
+    Standing,
+    to_halves,
+    to_interleaved,
+)
+from regard.nn.blocks.block import Block, Feed, Residual, Stack, vaswani_block
+from regard.nn.blocks.norm import RMS
+from regard.nn.kernels import dispatch
+from regard.nn.recording import watch
+from regard.types import Offsets
 
 B, H, D, L = 2, 3, 8, 11
 
@@ -141,7 +150,7 @@ def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> N
     with torch.no_grad():
         for rows in (slice(0, 8), slice(0, 2)):
             own = None if rule is None else Written.out(rule.table[rows])
-            kernel = kernels.choose(q[rows], k[rows], own, at[rows], 0.0, False, biased=True)
+            kernel = dispatch.choose(q[rows], k[rows], own, at[rows], 0.0, False, biased=True)
             assert kernel == ("stepped" if rows.stop == 8 else "sdpa")
             here = Placed(noisy(placed, 7), Standing(at[rows], homes[rows]))
             said.append(one.attend(q[rows], k[rows], v[rows], own, at[rows], inside=here))
@@ -159,10 +168,10 @@ def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: Rule, monkeypatc
         is_cuda=True, device=SimpleNamespace(type="cuda"), dtype=torch.bfloat16, shape=(1, 2, 300, 64)
     )
     device.get_device = lambda: 0
-    monkeypatch.setattr(kernels, "_capability_of", lambda _: (9, 0))
+    monkeypatch.setattr(dispatch, "_capability_of", lambda _: (9, 0))
     band = rule & Window(9, 0)
-    assert kernels.choose(device, device, band, None, 0.0, False) == "varlen"  # type: ignore[arg-type]
-    assert kernels.choose(device, device, band, None, 0.0, False, biased=True) == "sdpa"  # type: ignore[arg-type]
+    assert dispatch.choose(device, device, band, None, 0.0, False) == "varlen"  # type: ignore[arg-type]
+    assert dispatch.choose(device, device, band, None, 0.0, False, biased=True) == "sdpa"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw", "shaw keys"])

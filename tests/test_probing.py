@@ -18,16 +18,16 @@ import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from headed import headed, train
 from regard.errors import DataError, RegardError, SettingError
-from regard.inputs.augment import NOTHING, Augment
-from regard.inputs.palette import Palette
-from regard.inputs.pixels import Pixels
-from regard.nn.watch import watch
-from regard.runs.evaluating import evaluate
-from regard.runs.parts import Parts, divide
-from regard.runs.probing import probe
-from regard.tasks.pictured import Seeing, check_reader
-from regard.tasks.probe import features, layers_of
-from regard.waists import Batch
+from regard.nn.recording import watch
+from regard.processors.augmentation import NOTHING, Augment
+from regard.processors.image import Pixels
+from regard.processors.palette import Palette
+from regard.runs.evaluate import evaluate
+from regard.runs.probe import probe
+from regard.runs.splits import Parts, divide
+from regard.tasks.image_task import Seeing, check_reader
+from regard.tasks.linear_probe import features, layers_of
+from regard.types import Batch
 from test_cli import Cli
 from test_cli import cli as cli
 from test_seen import paint
@@ -52,7 +52,7 @@ STAGES = ["stage 1", "stage 2", "stage 3", "stage 4"]
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.probe.STEPS", 10)
+    monkeypatch.setattr("regard.tasks.linear_probe.STEPS", 10)
 
 
 @pytest.fixture(scope="module")
@@ -240,8 +240,8 @@ def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: 
 def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
     place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.runs.pace.PAUSE", -1.0)
-    monkeypatch.setattr("regard.runs.probing.LOOKED_AT", 10)
+    monkeypatch.setattr("regard.runs.terminal.PAUSE", -1.0)
+    monkeypatch.setattr("regard.runs.probe.LOOKED_AT", 10)
     done = cli("probe", place / "painter")
     lines = done.out.splitlines()
     assert done.code == 0 and [line.split()[:2] for line in lines[1:3]] == [["block", "1"], ["block", "2"]], done
@@ -292,7 +292,7 @@ def test_text_and_presets_and_forgetful_folders_are_not_probed(
     assert done.code == 2 and "was made to classify, and reads text" in done.err
     assert "is a preset, which has learnt nothing yet" in cli("probe", "vit-tiny", "--data", place / "pictures").err
     assert "remembers no data" in cli("probe", saved("vit-tiny", tmp_path)).err
-    monkeypatch.setattr("regard.runs.probing.free_memory", lambda: 10_000)
+    monkeypatch.setattr("regard.runs.probe.free_memory", lambda: 10_000)
     done = cli("probe", place / "painter", "--data", place / "pictures")
     assert done.code == 2 and "--most 5." in done.err and "GiB" in done.err
 

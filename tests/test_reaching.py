@@ -9,16 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
-from regard.nn import blocked, kernels, looking
-from regard.nn.attention import Attention, Dot, Recorder
-from regard.nn.blocked import Cut
-from regard.nn.linear import Linear
-from regard.nn.memory import Growing
-from regard.nn.reaching import Reaching
-from regard.nn.relative import Buckets, Placed, Rotary, Shaw, Standing
-from regard.nn.rules import Causal, Global, Packed, Real, Rule, Window
-from regard.nn.watch import watch
-from regard.waists import Offsets, Seen
+from regard.nn.attention import local_recording
+from regard.nn.attention.attention import Attention, Dot, Recorder
+from regard.nn.attention.kv_cache import Growing
+from regard.nn.attention.longformer import Reaching
+from regard.nn.attention.masks import Causal, Global, Packed, Real, Rule, Window
+from regard.nn.attention.relative_positions import Buckets, Placed, Rotary, Shaw, Standing
+from regard.nn.kernels import dispatch, local_chunked
+from regard.nn.kernels.linear import Linear
+from regard.nn.kernels.local_chunked import Cut
+from regard.nn.recording import watch
+from regard.types import Offsets, Seen
 from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked, same_with_gradients
 
 WIDTH, H = 12, 3
@@ -32,7 +33,7 @@ def written_out(module: Reaching, x: Tensor, rule: Rule, inside: Placed | None =
 
     def attend(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None) -> Tensor:
         q, k, v = turn(q, k, v)
-        mixed, _ = kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), scale)
+        mixed, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), scale)
         return mixed.transpose(1, 2).flatten(2)
 
     mixed = attend(*module.project(x), Columns(band))
@@ -46,8 +47,8 @@ def written_out(module: Reaching, x: Tensor, rule: Rule, inside: Placed | None =
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are cut where they would not be, so short."""
-    monkeypatch.setattr(blocked, "cut_for", lambda q: Cut(5, 60))
-    monkeypatch.setattr(looking, "CUT", Cut(5, 60))
+    monkeypatch.setattr(local_chunked, "cut_for", lambda q: Cut(5, 60))
+    monkeypatch.setattr(local_recording, "CUT", Cut(5, 60))
 
 
 @pytest.mark.usefixtures("small")
@@ -145,7 +146,7 @@ def test_short_documents_take_the_kernels_of_whole_documents(monkeypatch: pytest
     short = Offsets(OFFSETS.starts, 15)
     rule = (Window(14, 14) | Global(marked([0]))) & Packed(short, short)
     right = written_out(module, x, rule)
-    monkeypatch.setattr("regard.nn.banded.near", None)
+    monkeypatch.setattr("regard.nn.kernels.local_dispatch.near", None)
     near(module(x, rule=rule), right)
     with pytest.raises(TypeError):
         module(x, rule=(Window(13, 14) | Global(marked([0]))) & Packed(short, short))
@@ -280,7 +281,7 @@ def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]]
 
 def test_an_attention_that_nobody_watches_is_not_asked_for_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = Reaching(WIDTH, H), torch.randn(1, 30, WIDTH)
-    monkeypatch.setattr("regard.nn.reaching.looked", None)
+    monkeypatch.setattr("regard.nn.attention.longformer.looked", None)
     module(x, rule=Window(2, 2))
     with pytest.raises(TypeError):
         module(x, rule=Window(2, 2), seen=Recorder("x", Seen()))

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 import regard
-from regard.data.recall import KINDS, Question, questions, recipe_of
 from regard.data.settings import Data
-from regard.data.stories import PEOPLE, PLACES, THINGS
+from regard.data.synthetic.algorithmic import KINDS, Question, questions, recipe_of
+from regard.data.synthetic.facts import PEOPLE, PLACES, THINGS
 from regard.decode.settings import Decode
 from regard.errors import DataError, SettingError, UnknownName
-from regard.inputs.text import Text
 from regard.model import Identity, assemble
-from regard.runs.checking import check
-from regard.runs.evaluating import evaluate
+from regard.processors.tokenizer.tokenizer import Text
+from regard.runs.check import check
+from regard.runs.evaluate import evaluate
 from regard.systems import SYSTEMS
 from regard.systems.universal import Config
 from regard.tasks import TASKS
-from regard.tasks.task import Sums
-from regard.waists import Answer
+from regard.tasks.base import Sums
+from regard.types import Answer
 
 RECALL: Any = TASKS["recall"]
 

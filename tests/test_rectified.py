@@ -10,8 +10,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from regard.nn import rectified as one
-from regard.nn.rectified import keeps, rectified, serves
+from regard.nn.kernels import conv_relu as one
+from regard.nn.kernels.conv_relu import keeps, rectified, serves
 
 
 @pytest.mark.parametrize("bias", [True, False])

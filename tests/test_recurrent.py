@@ -14,12 +14,12 @@ from torch import Tensor
 
 import regard
 from conftest import Pairs, write_pairs
-from regard.decode.recorded import _shelves, recorded
+from regard.decode.cuda_graphs import _shelves, recorded
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import SettingError
 from regard.model import Model
-from regard.waists import Batch
+from regard.types import Batch
 from test_fixed import SETTINGS, asked
 from tiny import CASES, near, tiny
 
@@ -169,7 +169,7 @@ def run(request: pytest.FixtureRequest, pairs: Pairs, tmp_path_factory: pytest.T
 
 @pytest.mark.every(2)
 def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) -> None:
-    from regard.runs.evaluating import evaluate
+    from regard.runs.evaluate import evaluate
     from regard.runs.info import info
 
     model = regard.load(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.explain.regions import TOTAL, Regard, Score, covered, hit, mask_of, scored, share, within
+from regard.explain.grounding import TOTAL, Regard, Score, covered, hit, mask_of, scored, share, within
 
 BOX = (0, 0, 4, 2)
 """Of a picture of 4 x 8 pixels, a quarter."""

@@ -13,21 +13,21 @@ from torch import Tensor
 
 import regard
 from conftest import TWELVE, train_tiny
-from regard.decode.recorded import recorded
+from regard.decode.cuda_graphs import recorded
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import SettingError, WeightsError
 from regard.model import Model
-from regard.nn import kernels
-from regard.nn.attention import Attention
-from regard.nn.block import Block, Feed, Residual, Stack, vaswani_block
-from regard.nn.relative import Buckets, Inside, Placed, Rotary, Shaw, Standing, packs
-from regard.nn.rules import Causal, Written
-from regard.nn.watch import watch
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.masks import Causal, Written
+from regard.nn.attention.relative_positions import Buckets, Inside, Placed, Rotary, Shaw, Standing, packs
+from regard.nn.blocks.block import Block, Feed, Residual, Stack, vaswani_block
+from regard.nn.kernels import dispatch
+from regard.nn.recording import watch
 from regard.runs.info import info
 from regard.systems import SYSTEMS, gpt2
-from regard.tasks.task import Terms
-from regard.waists import Batch
+from regard.tasks.base import Terms
+from regard.types import Batch
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
 
 NONE = {"positions": "none"}
@@ -139,12 +139,12 @@ def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
         memory.k[range(len(k)), :, at], memory.v[range(len(k)), :, at] = k, v
         columns = torch.arange(memory.k.shape[2])
         mask = (columns <= at[:, None]) & (columns > at[:, None] - (band or 99))
-        mixed, _ = kernels.plain(q[:, :, None], memory.k, memory.v, mask[:, None, None], scale)
+        mixed, _ = dispatch.plain(q[:, :, None], memory.k, memory.v, mask[:, None, None], scale)
         return mixed.flatten(1)
 
     model, x = model_of(case), torch.randint(3, 20, (3, 9), generator=torch.Generator().manual_seed(4))
-    monkeypatch.setattr(kernels, "steps_alone", lambda k: k is not None)
-    monkeypatch.setattr(kernels, "step", step)
+    monkeypatch.setattr(dispatch, "steps_alone", lambda k: k is not None)
+    monkeypatch.setattr(dispatch, "step", step)
     with torch.no_grad():
         right = model.body.read(model.body(Batch(x)).sequence)
         state = model.body.start(Batch(x[:, :4]), 12)
@@ -242,7 +242,7 @@ def test_what_all_blocks_share_is_made_once_in_a_pass(monkeypatch: pytest.Monkey
 
     counted(Buckets, "bucket")
     counted(Rotary, "waves")
-    counted(kernels, "hidden_in")
+    counted(dispatch, "hidden_in")
     for case in ("gpt2 buckets", "gpt2 rotary-halves"):
         model = model_of(case)
         model.body(Batch(torch.arange(9)[None]))

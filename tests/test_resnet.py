@@ -20,16 +20,16 @@ import regard
 from regard import tasks
 from regard.config import as_dict, from_dict
 from regard.errors import RegardError, SettingError, WeightsError
-from regard.learn.settings import Train
-from regard.learn.state import newest_state, save_state
-from regard.nn.convolution import BatchNorm, Convolution, Convolutional, Standardised, fitted, inner_width
-from regard.nn.dense import depth_head, segment_head
-from regard.nn.readout import ReadOut
+from regard.nn.blocks.heads import ReadOut
+from regard.nn.vision.convnet import BatchNorm, Convolution, Convolutional, Standardised, fitted, inner_width
+from regard.nn.vision.dense import depth_head, segment_head
 from regard.systems import SYSTEMS, bit, resnet
-from regard.systems.preset import System
-from regard.tasks.task import Task
-from regard.waists import Batch, States
-from regard.weights import read_folder
+from regard.systems.common.system import System
+from regard.tasks.base import Task
+from regard.training.checkpoint import newest_state, save_state
+from regard.training.settings import Train
+from regard.types import Batch, States
+from regard.weights.tables import read_folder
 from tiny import near, noise, noisy
 
 CLASSIC: dict[str, Any] = {

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import regard
 from regard.errors import SettingError
 from regard.model import Model
-from regard.nn.recurrent import Order
+from regard.nn.recurrent.rnn import Order
 from regard.systems import rnn
-from regard.waists import Batch
+from regard.types import Batch
 from tiny import gradients, near, noise, noisy, tiny
 
 Vector = list[Tensor]

@@ -11,11 +11,11 @@ from torch import Tensor
 import regard
 from regard.errors import SettingError
 from regard.model import Model
-from regard.nn.align import Additive, Align
-from regard.nn.gated import Gated
-from regard.nn.watch import watch
+from regard.nn.recording import watch
+from regard.nn.recurrent.gru import Gated
+from regard.nn.recurrent.score_attention import Additive, Align
 from regard.systems import rnnsearch
-from regard.waists import Batch
+from regard.types import Batch
 from test_rnn import LENGTHS, TARGET, Matrix, Vector, X, by, each, numbers, plus, times
 from tiny import gradients, near, noise, noisy, tiny
 

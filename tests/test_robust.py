@@ -10,19 +10,19 @@ import torch
 
 import regard
 from conftest import Trained
-from regard.data.plan import Shape
+from regard.data.batching.samplers import Shape
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError, RunError, SettingError
-from regard.inputs.text import Text
-from regard.learn.loop import Watchman
-from regard.learn.state import newest_state, save_state
-from regard.learn.world import World
-from regard.nn.rules import Real
-from regard.runs.evaluating import evaluate
-from regard.runs.training import train
+from regard.nn.attention.masks import Real
+from regard.processors.tokenizer.tokenizer import Text
+from regard.runs.evaluate import evaluate
+from regard.runs.train import train
 from regard.tasks import TASKS
-from regard.waists import Batch
+from regard.training.checkpoint import newest_state, save_state
+from regard.training.distributed import World
+from regard.training.loop import Watchman
+from regard.types import Batch
 from tiny import tiny
 
 GROUPS = {"model": {"w": torch.ones(3)}}
@@ -58,7 +58,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_leaves_the_one_before(
         raise SafetensorError("No space left on device")
 
     save_state(tmp_path, 1, GROUPS, {}, keep=2)
-    monkeypatch.setattr("regard.weights.save_file", full)
+    monkeypatch.setattr("regard.weights.tables.save_file", full)
     with pytest.raises(RunError, match="space"):
         save_state(tmp_path, 2, GROUPS, {}, keep=2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
@@ -138,7 +138,7 @@ def test_evaluation_takes_only_what_it_can_use(trained: Trained) -> None:
 
 
 def test_a_header_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
-    from regard.data.pairs import read_pairs
+    from regard.data.text.pairs import read_pairs
 
     rows = "".join(f"the cat number {n},die Katze Nummer {n}\n" for n in range(9))
     path = tmp_path / "a.csv"
@@ -165,8 +165,8 @@ def test_a_run_to_resume_that_is_not_there_is_told_with_those_that_are(trained: 
 
 @pytest.mark.parametrize("length", [20, 64, 128, 500])
 def test_bfloat16_attention_on_a_cpu_stays_near_float64_whichever_kernel_is_taken(length: int) -> None:
-    from regard.nn.attention import Attention
-    from regard.nn.rules import Causal
+    from regard.nn.attention.attention import Attention
+    from regard.nn.attention.masks import Causal
 
     torch.manual_seed(0)
     exact = Attention(16, 2).double()
@@ -184,7 +184,7 @@ def test_one_packed_side_is_refused(rows: int = 4) -> None:
     model, task = tiny("transformer"), TASKS["translate"]
     samples = [np.array([3, 4, 2])] * rows
     shape = Shape((64, 64), (64, 64), 8)
-    from regard.tasks.task import Encoded
+    from regard.tasks.base import Encoded
 
     packed = task.collate(
         Encoded([], {"source": samples, "target": samples}, []), range(rows), model.config, shape=shape

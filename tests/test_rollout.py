@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.explain.blocks import Blocks
 from regard.explain.rollout import Layer, Links, relevance, rollout
-from regard.explain.seeing import Part, View, parted
-from regard.inputs.text import Text
+from regard.explain.text_attention import Part, View, parted
+from regard.explain.token_blocks import Blocks
 from regard.model import Identity, assemble
-from regard.nn.watch import watch
+from regard.nn.recording import watch
+from regard.processors.tokenizer.tokenizer import Text
 from regard.systems import SYSTEMS, longformer
 from regard.tasks import TASKS
-from regard.waists import Batch, Look
+from regard.types import Batch, Look
 from tiny import near, noise, noisy
 
 L, H, DEPTH = 7, 3, 4

@@ -9,12 +9,12 @@ import torch
 
 from captioners import batch_of, config_of
 from captioners import made as captioner
-from regard.decode import room
-from regard.decode.room import rolling_at_once, rows_for
+from regard.decode import memory_budget
+from regard.decode.memory_budget import rolling_at_once, rows_for
 from regard.decode.search import search
 from regard.decode.settings import Decode
-from regard.nn.rolling import Held
-from regard.waists import Batch
+from regard.nn.recurrent.recurrent_state import Held
+from regard.types import Batch
 from tiny import TINY, tiny
 
 SPOKEN = [(name, label) for name in ("rnn", "rnnsearch", "convs2s") for label in ("", *TINY[name].variants)]
@@ -58,8 +58,8 @@ def test_rows_that_take_too_much_memory_are_followed_in_parts(
     limits = torch.tensor([7, 3, 5, 6, 4])
     right, sizes, real = search(body, batch, 2, limits, settings), [], body.step
     held, beams = body.held(batch), way.get("beam", 1)
-    one = beams * (2 * 8 * held.numbers + room.SCORED * held.vocabulary)
-    monkeypatch.setattr(room, "BYTES", one * paths + one // 2)
+    one = beams * (2 * 8 * held.numbers + memory_budget.SCORED * held.vocabulary)
+    monkeypatch.setattr(memory_budget, "BYTES", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     found = search(body, batch, 2, limits, settings)
     assert [[option.tokens for option in row] for row in found] == [[option.tokens for option in row] for row in right]
@@ -75,8 +75,8 @@ def test_places_of_a_picture_take_memory_too(name: str, monkeypatch: pytest.Monk
     depth = getattr(config, "decoder_depth", config.depth)
     for batch in (few, many):
         columns = 1 + torch.Size(body.grid(batch)).numel() + 10 * 3
-        row = 4 * depth * config.width * 8 * columns + 3 * 23 * room.SCORED
-        monkeypatch.setattr(room, "BYTES", 100 * row + row // 2)
+        row = 4 * depth * config.width * 8 * columns + 3 * 23 * memory_budget.SCORED
+        monkeypatch.setattr(memory_budget, "BYTES", 100 * row + row // 2)
         assert rows_for(body, batch, 10, 3) == 100
 
 

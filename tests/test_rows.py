@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regard.data.rows import Row, iterate_rows
+from regard.data.text.tables import Row, iterate_rows
 from regard.errors import DataError, RegardError, UnknownName
 
 LABELLED = ("text", "label")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
-from regard.nn.rules import Causal, Global, Packed, Real, Rule, Same, Window, dense, join
-from regard.waists import Offsets
+from regard.nn.attention.masks import Causal, Global, Packed, Real, Rule, Same, Window, dense, join
+from regard.types import Offsets
 
 B, H, L = 3, 2, 8
 LENGTHS = [5, 8, 0]

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data import scenes, shapes
-from regard.data.scenes import PARTS, UNSEEN_PAIRS, UNSEEN_RELATIONS, Scene, Thing, caption, drawn, ordered, parsed
-from regard.data.shapes import Ground
-from regard.raster import read_picture
+from regard.data.images.image_io import read_picture
+from regard.demos import scenes, shapes
+from regard.demos.scenes import PARTS, UNSEEN_PAIRS, UNSEEN_RELATIONS, Scene, Thing, caption, drawn, ordered, parsed
+from regard.demos.shapes import Ground
 
 CHECKSUM = "18a22513f6361b8e7f2da1ace937fb6eb8b9b623d664e873c9d6b6519adc23f2"
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode.beams import Beams
+from regard.decode.beam import Beams
 from regard.decode.sampling import chances, draw, narrow
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
 from regard.decode.steps import run
 from regard.systems.transformer import Config, build
-from regard.waists import Batch
+from regard.types import Batch
 
 END, PROMPT = 0, (2, 1)
 Past = tuple[int, ...]

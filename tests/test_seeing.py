@@ -9,12 +9,12 @@ import torch
 
 import regard
 from regard.config import field_types
-from regard.learn.optimiser import make_optimiser
-from regard.learn.settings import Train
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
 from regard.systems import SYSTEMS, find_preset, find_published
 from regard.tasks import SEEING, find_task
+from regard.training.optimizer import make_optimiser
+from regard.training.settings import Train
 from sights import ASKED, batch_for, fresh
 
 ROOT = Path(__file__).parent.parent

@@ -15,17 +15,17 @@ from PIL import Image
 import regard
 from headed import train
 from regard.cli import main
-from regard.data.album import Album
-from regard.data.plan import Even
+from regard.data.batching.samplers import Even
+from regard.data.images.cache import Album
 from regard.errors import RegardError
-from regard.inputs.augment import COLUMNS, NOTHING, Augment
 from regard.model import Model
-from regard.nn.watch import watch
-from regard.runs.evaluating import evaluate
+from regard.nn.recording import watch
+from regard.processors.augmentation import COLUMNS, NOTHING, Augment
+from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
-from regard.tasks.opened import row_of, source_of
-from regard.tasks.task import Terms
-from regard.waists import Batch
+from regard.tasks.base import Terms
+from regard.tasks.file_task import row_of, source_of
+from regard.types import Batch
 
 SMALL = (
     "model.size=16", "model.width=24", "model.depth=2", "model.heads=2", "model.hidden=48", "train.precision=float32",
@@ -197,7 +197,7 @@ def test_threads_read_what_is_not_there_yet_and_sizes_of_their_own_are_not_kept(
 
 
 def test_where_pictures_lie_is_kept_as_numbers() -> None:
-    from regard.data.pictures import Picture
+    from regard.data.images.labeled import Picture
 
     for sample in (Picture("/a b/ü.png"), Picture("x.png", content=b"\x89PNG\x00\xff")):
         assert source_of(row_of(sample)) == (sample.content or sample.source)

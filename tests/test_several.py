@@ -21,20 +21,20 @@ import regard
 from encoders import encoder
 from headed import QUICK, SMALL, train
 from regard.cli import main
-from regard.data.pictures import Picture
-from regard.data.plan import Packs
+from regard.data.batching.samplers import Packs
+from regard.data.images.labeled import Picture
 from regard.data.settings import Data
-from regard.data.tables import Labelled
+from regard.data.text.labeled import Labelled
 from regard.errors import DataError, WeightsError
-from regard.inputs.pixels import Pixels
-from regard.inputs.text import Text
 from regard.model import Model
-from regard.runs.checking import check
-from regard.runs.evaluating import evaluate, write_answers
+from regard.processors.image import Pixels
+from regard.processors.tokenizer.tokenizer import Text
+from regard.runs.check import check
+from regard.runs.evaluate import evaluate, write_answers
 from regard.tasks import TASKS
-from regard.tasks.each import Each, confused
-from regard.tasks.several import SEVERAL
-from regard.waists import IGNORE, Batch
+from regard.tasks.metrics.per_class import Each, confused
+from regard.tasks.multilabel import SEVERAL
+from regard.types import IGNORE, Batch
 from sights import fresh
 from tiny import gradients, near, noisy
 

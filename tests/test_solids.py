@@ -11,12 +11,12 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from regard.data.cloud_files import read_cloud
-from regard.data.cloud_recipes import CloudRecipe, classes_made, cloud_recipe_of, made_clouds
-from regard.data.furniture import CLASSES
-from regard.data.rooms import room, room_of
-from regard.data.solids import KINDS, PARTS, form_of, kind_of, solid
-from regard.data.triangles import areas
+from regard.data.points.cloud_files import read_cloud
+from regard.data.points.mesh_sampling import areas
+from regard.data.synthetic.furniture import CLASSES
+from regard.data.synthetic.point_clouds import CloudRecipe, classes_made, cloud_recipe_of, made_clouds
+from regard.data.synthetic.rooms import room, room_of
+from regard.data.synthetic.solids import KINDS, PARTS, form_of, kind_of, solid
 from regard.errors import DataError, SettingError, UnknownName
 
 SOLIDS = "cb575aece46aac7f34199d85078a18e064e7d906074e7e65dba11b0acfe53682"

@@ -14,16 +14,16 @@ from torch import Tensor
 import regard
 from encoders import SMALL, encoder
 from headed import train
-from regard.data.plan import Packs
+from regard.data.batching.samplers import Packs
 from regard.data.settings import Data
-from regard.data.spans import Span
+from regard.data.text.qa import Span
 from regard.decode.settings import Decode
 from regard.errors import RegardError
-from regard.runs.evaluating import evaluate
+from regard.runs.evaluate import evaluate
 from regard.tasks import TASKS
-from regard.tasks.span import SILENT, answer_tokens
+from regard.tasks.qa import SILENT, answer_tokens
 from regard.tasks.windowed import begins
-from regard.waists import Answer
+from regard.types import Answer
 from tiny import gradients, near
 
 TASK = TASKS["span"]

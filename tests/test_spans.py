@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.rows import Empty
+from regard.data.check.class_counts import ClassReport
+from regard.data.check.qa import check_spans
 from regard.data.settings import Data
-from regard.data.span_checks import check_spans
-from regard.data.spans import Found, Span, iterate_spans, locate, spans_of
-from regard.data.spread import ClassReport
+from regard.data.text.qa import Found, Span, iterate_spans, locate, spans_of
+from regard.data.text.tables import Empty
 from regard.draw.lengths import draw_lengths
 from regard.errors import DataError, RegardError
-from regard.tasks.spotting import bare, best_threshold, measure
+from regard.tasks.metrics.squad import bare, best_threshold, measure
 
 REAL = Path(__file__).parents[2] / "shared/data/squad-small"
 CONTEXT = "In 1889 the tower rose in Paris.  Paris paid for the tower."

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from regard.data import split
-from regard.data.split import Held
+from regard.data.batching import split
+from regard.data.batching.split import Held
 
 
 def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:

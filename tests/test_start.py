@@ -13,13 +13,13 @@ import pytest
 
 from conftest import TINY, TWELVE
 from regard.cli import app
+from regard.demos import DEMOS
 from regard.errors import UnknownName
 from regard.explain import DECISIONS, EXPLAINERS, GATHERED, SEEN
 from regard.index import PATH, index, rows
 from regard.lazy import LazyTable
-from regard.runs import checking
+from regard.runs import check as checking
 from regard.runs.catalog import catalog
-from regard.runs.demos import DEMOS
 from regard.systems import SYSTEMS, find_preset, find_published
 from regard.tasks import GATHERING, SEEING, TASKS
 
@@ -59,19 +59,27 @@ def start(*commands: list[str]) -> list[dict[str, Any]]:
 def foreign(report: dict[str, Any], allowed: tuple[str, ...]) -> list[str]:
     """Modules of the package that are loaded and match no pattern."""
     own = [name for name in report["modules"] if name.partition(".")[0] == "regard"]
-    return [name for name in own if not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed)]
+    packages = tuple(
+        ".".join(parts[:end]) for parts in (name.split(".") for name in allowed) for end in range(1, len(parts))
+    )
+    return [name for name in own if not any(fnmatch.fnmatchcase(name, pattern) for pattern in (*allowed, *packages))]
 
 
 def loaded(report: dict[str, Any], forbidden: tuple[str, ...]) -> list[str]:
     return [name for name in forbidden if name in report["modules"]]
 
 
+def within(package: str, names: str) -> list[str]:
+    """Full names of modules of a package."""
+    return [f"{package}.{name}" for name in names.split()]
+
+
 # -- commands without torch
 
-LISTS = ("regard", "regard.cli", "regard.errors", "regard.line", "regard.index")
+LISTS = ("regard", "regard.cli", "regard.errors", "regard.cli_args", "regard.index")
 CHECKED = (
-    *LISTS, "regard.config", "regard.disk", "regard.folders", "regard.lazy", "regard.runs", "regard.runs.settings",
-    "regard.runs.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.learn",
+    *LISTS, "regard.config", "regard.files", "regard.folders", "regard.lazy", "regard.runs", "regard.runs.settings",
+    "regard.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.training",
 )  # fmt: skip
 """Modules that check the names on a command line."""
 
@@ -141,39 +149,51 @@ SLOW = (
 """Modules that take long to import, and that a prediction of a text model does not use."""
 
 RUN = (
-    *CHECKED, "regard.model", "regard.loading", "regard.waists", "regard.weights", "regard.capabilities", "regard.explain",
-    "regard.systems", "regard.systems.preset", "regard.systems.targets", "regard.systems.transformer",
-    "regard.tasks", *(f"regard.tasks.{name}" for name in ("asked", "heads", "marks", "opened", "pondering", "readers",
-                                                          "spoken", "task", "translate")),
-    "regard.inputs", *(f"regard.inputs.{name}" for name in ("frame", "published", "rows", "spelling", "text", "whole",
-                                                            "wordpiece", "words")),
-    *(f"regard.data.{name}" for name in ("columns", "entries", "files", "pairs", "parquet", "plan", "rows", "store",
-                                         "unanswered", "walking")),
-    "regard.decode.*", "regard.nn", "regard.nn.*", "regard.learn.world",
-    *(f"regard.runs.{name}" for name in ("asking", "devices", "given", "pace")),
+    *CHECKED, "regard.model", "regard.loading", "regard.types", "regard.weights.tables", "regard.capabilities",
+    "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
+    *within("regard.systems.common", "seq2seq_inputs system"),
+    *within("regard.tasks", "act base file_task processors protocol seq2seq special_tokens text_heads translate"),
+    *within("regard.processors", "padding"),
+    *within("regard.processors.tokenizer", "char_tokenizer published templates token_text tokenizer wordpiece words"),
+    *within("regard.data.batching", "samplers"),
+    *within("regard.data", "file_discovery sources"),
+    *within("regard.data.store", "token_store"),
+    *within("regard.data.text", "columns files pairs parquet tables unlabeled_rows"),
+    *within("regard.runs", "devices predict predict_inputs terminal"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
 
-IN_NN = ("convolution", "dense", "eyes", "patches", "points", "shifted", "vector", "recurrent", "watch")
+IN_NN = (
+    "points.body",
+    "points.vector_attention",
+    "recording",
+    "recurrent.rnn",
+    "vision.convnet",
+    "vision.dense",
+    "vision.encoder",
+    "vision.patches",
+    "vision.swin",
+)
 """Modules of regard.nn that a translation does not use, among others."""
 
-READING = (
-    "cache", "findings", "languages", "oddities", "pair_checks", "profile", "samples", "split", "spread", "survey", "tables",
-)  # fmt: skip
 EVALUATE = (
-    *RUN, *(f"regard.data.{name}" for name in READING), "regard.learn.*", "regard.tasks.several",
-    "regard.draw", *(f"regard.draw.{name}" for name in ("colour", "curves", "label", "paper")),
-    *(f"regard.runs.{name}" for name in ("checking", "evaluating", "events", "folder", "kinds", "order", "prepare",
-                                         "reading", "scoring")),
+    *RUN, "regard.training.*", "regard.tasks.multilabel",
+    *within("regard.data.batching", "split"),
+    *within("regard.data.check", "class_counts findings language_id pair_languages pair_survey pairs text_quality"),
+    *within("regard.data", "samples"),
+    *within("regard.data.store", "cache"),
+    *within("regard.data.text", "labeled"),
+    *within("regard.draw", "colormap curves figure token_label"),
+    *within("regard.runs", "check evaluate folder modality preprocess scan scoring spec tensorboard"),
 )  # fmt: skip
 TRAIN = (
-    *EVALUATE, "regard.data.feed", "regard.draw.table",
-    *(f"regard.runs.{name}" for name in ("card", "progress", "signals", "trainer", "training", "window")),
+    *EVALUATE, "regard.data.batching.loader", "regard.draw.markdown_table",
+    *within("regard.runs", "card progress signals throughput train trainer"),
 )  # fmt: skip
 EXPLAIN = (
-    *TRAIN, "regard.runs.explaining",
-    *(f"regard.explain.{name}" for name in ("depending", "explanation", "looking", "translation")),
-    *(f"regard.draw.{name}" for name in ("counted", "guesses", "maps", "thoughts", "tokens")),
+    *TRAIN, "regard.runs.explain",
+    *within("regard.explain", "explanation recorded_pass saliency translation"),
+    *within("regard.draw", "act_steps attention_maps attribution surprisal token_strip"),
 )  # fmt: skip
 """Each also contains the modules of the commands before it in the same process."""
 

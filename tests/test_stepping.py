@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.model import Model
 from regard.systems import SYSTEMS
-from regard.waists import Batch
+from regard.types import Batch
 from tiny import CASES, TINY, near, noise, tiny
 from tiny import collate as tiny_collate
 

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from conftest import KINDS, TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_pairs
-from regard.data import cache, store
-from regard.data.cache import Lock, key_of, recall, remember, stored
-from regard.data.pairs import Pair
-from regard.data.store import Store, Writer
+from regard.data.store import cache, token_store
+from regard.data.store.cache import Lock, key_of, recall, remember, stored
+from regard.data.store.token_store import Store, Writer
+from regard.data.text.pairs import Pair
 from regard.errors import DataError, RunError, SettingError
-from regard.runs import prepare, reading
+from regard.runs import preprocess, scan
 
 ONE = (*TWELVE, "train.steps=1")
 HIT = "tokens from the cache"
@@ -91,7 +91,7 @@ def test_every_side_has_the_numbers_that_it_needs() -> None:
         return {}
 
     for _ in range(2):  # as it is written, and as it is read
-        made = stored("wide", {"text": 65_536, "length": store.ANY}, fill, [].append)
+        made = stored("wide", {"text": 65_536, "length": token_store.ANY}, fill, [].append)
         assert made.sides["text"].values.dtype == np.uint16 and made.sides["text"][0][-1] == 65_535
         assert made.sides["length"][0].tolist() == [65_536]
 
@@ -142,7 +142,7 @@ def test_a_damaged_store_is_made_again(harm: str, place: Path) -> None:
 
 def test_of_a_large_store_the_sizes_are_checked(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make("a", filled())
-    monkeypatch.setattr(store, "SUMMED", 0)
+    monkeypatch.setattr(token_store, "SUMMED", 0)
     flip(place / "a" / "target.values")
     make("a", never)  # by design: to read all of it would take minutes
     os.truncate(place / "a" / "target.values", 100)
@@ -153,7 +153,7 @@ BUILD = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from regard.data.cache import stored
+from regard.data.store.cache import stored
 
 def fill(writer):
     print("begun", flush=True)
@@ -322,7 +322,7 @@ def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: P
 def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_path: Path, monkeypatch: Any) -> None:
     with stopped_in(6):
         train_tiny(few, tmp_path / "run", *TWELVE)
-    monkeypatch.setattr(reading.Files, "_all", lambda *_: pytest.fail("they were"))
+    monkeypatch.setattr(scan.Files, "_all", lambda *_: pytest.fail("they were"))
     assert "held out" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 
@@ -331,14 +331,14 @@ def test_data_that_changes_between_two_passes_is_refused(
     when: str, pairs: Pairs, tmp_path: Path, monkeypatch: Any
 ) -> None:
     step, notes = {"before the tokenizer": "_make_text", "before the tokens": "_tokens"}[when], tmp_path / "cache/notes"
-    data, real = write_pairs(tmp_path / "d.tsv", pairs[:30]), getattr(prepare, step)
+    data, real = write_pairs(tmp_path / "d.tsv", pairs[:30]), getattr(preprocess, step)
 
     def grown(*given: Any) -> Any:
         write_pairs(data, pairs[:31])
         return real(*given)
 
     with monkeypatch.context() as patch, pytest.raises(DataError, match="changed"):
-        patch.setattr(prepare, step, grown)
+        patch.setattr(preprocess, step, grown)
         train_tiny(data, tmp_path / "run", *ONE)
     assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (step == "_tokens")  # a tokenizer is right
     assert "to train on" in train_tiny(data, tmp_path / "run", *ONE)
@@ -375,8 +375,8 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
         real(self, **parts)
 
     monkeypatch.setattr(Writer, "add", counted)
-    monkeypatch.setattr(prepare, "CHUNK", 500)
-    monkeypatch.setattr("regard.runs.prepare.Prepared.__post_init__", lambda _: count(), raising=False)
+    monkeypatch.setattr(preprocess, "CHUNK", 500)
+    monkeypatch.setattr("regard.runs.preprocess.Prepared.__post_init__", lambda _: count(), raising=False)
     train_tiny(data, tmp_path / "run", *ONE, "data.share=0.01", "data.vocabulary=300")
     found = facts(tmp_path / "run")["found"]
     assert found["train"] + found["valid"] == 4 * len(pairs) >= 6000
@@ -393,7 +393,7 @@ def test_a_stream_is_refused_because_it_is_read_more_than_once(tmp_path: Path) -
 
 def test_a_long_pass_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock: Iterator[int] = iter(range(0, 1000, 6))
-    monkeypatch.setattr("regard.runs.reading.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("regard.runs.scan.time.monotonic", lambda: next(clock))
     said: list[str] = []
-    assert list(reading.paced(range(4500), "pairs read", said.append)) == list(range(4500))
+    assert list(scan.paced(range(4500), "pairs read", said.append)) == list(range(4500))
     assert said == ["  2,000 pairs read, 167 a second", "  4,000 pairs read, 167 a second"]

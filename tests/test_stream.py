@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decode.recorded import _shelves, borrow
+from regard.decode.cuda_graphs import _shelves, borrow
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
 from regard.decode.stream import stream

@@ -23,15 +23,15 @@ from oracle import near, noise, noisy
 from regard.config import as_dict, from_dict
 from regard.errors import RegardError, SettingError, WeightsError
 from regard.model import Identity, assemble
-from regard.nn import shifted
-from regard.nn.readout import ReadOut
-from regard.nn.relative import Placed, Standing
-from regard.nn.shifted import OnGrid, RelativeTable, Skip, Tiles, Windowed, constant, offsets
-from regard.nn.watch import watch
+from regard.nn.attention.relative_positions import Placed, Standing
+from regard.nn.blocks.heads import ReadOut
+from regard.nn.recording import watch
+from regard.nn.vision import swin as shifted
+from regard.nn.vision.swin import OnGrid, RelativeTable, Skip, Tiles, Windowed, constant, offsets
 from regard.systems import swin
 from regard.tasks import SEEING
-from regard.waists import Batch
-from regard.weights import Tensors, read_folder, write_file
+from regard.types import Batch
+from regard.weights.tables import Tensors, read_folder, write_file
 
 SIZES: dict[str, Any] = {
     "image_size": 32, "patch_size": 2, "num_channels": 3, "embed_dim": 8, "depths": [2, 3, 2, 2], "num_heads": [2, 1, 4, 8],

@@ -20,8 +20,8 @@ from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
 from regard.systems import SYSTEMS, find_preset, find_published, find_system
 from regard.tasks import TASKS
-from regard.tasks.task import Terms
-from regard.waists import IGNORE, Batch
+from regard.tasks.base import Terms
+from regard.types import IGNORE, Batch
 from tiny import CASES, TINY, gradients, near, tiny
 from tiny import collate as tiny_collate
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from regard.data.findings import Report
-from regard.runs.checking import check
+from regard.data.check.findings import Report
+from regard.runs.check import check
 
 Rows = list[tuple[str, ...]]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from regard.data.rows import Empty
-from regard.data.tables import Labelled, Question, iterate_labelled, iterate_questions, labelled_of, questions_of
+from regard.data.text.labeled import Labelled, Question, iterate_labelled, iterate_questions, labelled_of, questions_of
+from regard.data.text.tables import Empty
 from regard.errors import DataError, RegardError
 
 

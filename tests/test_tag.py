@@ -14,15 +14,15 @@ from torch.nn import functional as F
 import regard
 from encoders import SMALL, encoder
 from headed import train
-from regard.data.plan import Packs
+from regard.data.batching.samplers import Packs
 from regard.data.settings import Data
-from regard.data.tagged import Tagged
+from regard.data.text.tagged import Tagged
 from regard.errors import DataError, RegardError
-from regard.runs.evaluating import evaluate
+from regard.runs.evaluate import evaluate
 from regard.tasks import TASKS
 from regard.tasks.tag import WORD
 from regard.tasks.windowed import windows
-from regard.waists import IGNORE
+from regard.types import IGNORE
 from tiny import near
 
 TASK = TASKS["tag"]

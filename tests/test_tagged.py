@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from regard.data.rows import Empty
+from regard.data.check.class_counts import ClassReport, Spread
+from regard.data.check.labeled import check_labelled, check_questions
+from regard.data.check.tagged import check_tagged
 from regard.data.settings import Data
-from regard.data.spread import ClassReport, Spread
-from regard.data.table_checks import check_labelled, check_questions
-from regard.data.tagged import Tagged, Tags, iterate_tagged, tagged_of
-from regard.data.tagged_checks import check_tagged
-from regard.draw.spread import draw_spread
+from regard.data.text.tables import Empty
+from regard.data.text.tagged import Tagged, Tags, iterate_tagged, tagged_of
+from regard.draw.class_distribution import draw_spread
 from regard.errors import DataError, RegardError
 
 REAL = Path(__file__).parents[2] / "shared/data/conll2003"

@@ -11,9 +11,9 @@ import pytest
 import tiktoken
 
 from regard.errors import DataError, SettingError
-from regard.inputs import text as text_module
-from regard.inputs.spelling import to_bytes
-from regard.inputs.text import END_OF_TEXT, Text
+from regard.processors.tokenizer import tokenizer as text_module
+from regard.processors.tokenizer.token_text import to_bytes
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
 from writings import HARD, STORY, random_texts, train_words
 
 SHARED = Path(__file__).parents[2] / "shared/data"

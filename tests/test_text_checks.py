@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import text_survey
-from regard.data.findings import Finding, Report
+from regard.data.check import text_survey
+from regard.data.check.findings import Finding, Report
+from regard.data.check.text import check_texts
+from regard.data.check.text_survey import TextSurvey
 from regard.data.settings import Data
-from regard.data.text_checks import check_texts
-from regard.data.text_survey import TextSurvey
-from regard.data.texts import iterate_texts
+from regard.data.text.documents import iterate_texts
 from regard.draw.lengths import draw_lengths
 from regard.errors import DataError, RegardError, UnknownName
 

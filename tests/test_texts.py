@@ -13,10 +13,20 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from regard.data import files, texts
-from regard.data.files import blocks
-from regard.data.rows import Empty
-from regard.data.texts import PASSAGE, REACH, SHORTEST, Passage, divide, iterate_texts, passage_size, text_files
+from regard.data.text import documents as texts
+from regard.data.text import files
+from regard.data.text.documents import (
+    PASSAGE,
+    REACH,
+    SHORTEST,
+    Passage,
+    divide,
+    iterate_texts,
+    passage_size,
+    text_files,
+)
+from regard.data.text.files import blocks
+from regard.data.text.tables import Empty
 from regard.errors import DataError, RegardError, UnknownName
 
 VOCABULARY = Path(__file__).parents[2] / "shared/data/vocab/gpt2"

@@ -32,18 +32,18 @@ from conftest import (
     train_tiny,
     write_pairs,
 )
-from regard.data.pairs import Pair
+from regard.data.text.pairs import Pair
 from regard.decode.settings import Decode
 from regard.errors import RegardError, RunError
-from regard.learn.compute import Compute, Loss
-from regard.learn.loop import Step, loop, numbers
-from regard.learn.optimiser import Average, make_optimiser, rate_at, swapped
-from regard.learn.settings import Train
-from regard.learn.world import World
 from regard.systems.transformer import PRESETS, Config
-from regard.tasks.task import Terms
+from regard.tasks.base import Terms
 from regard.tasks.translate import Translate
-from regard.waists import IGNORE, Batch
+from regard.training.distributed import World
+from regard.training.execution import Compute, Loss
+from regard.training.loop import Step, loop, numbers
+from regard.training.optimizer import Average, make_optimiser, rate_at, swapped
+from regard.training.settings import Train
+from regard.types import IGNORE, Batch
 
 # -- what a run leaves
 

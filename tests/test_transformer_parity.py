@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import regard
 from regard.decode.search import search
 from regard.decode.settings import Decode
-from regard.inputs.rows import pad
 from regard.model import Model
-from regard.waists import IGNORE, Batch
+from regard.processors.padding import pad
+from regard.types import IGNORE, Batch
 from tiny import TINY, Numbers, collate, gradients, near, noise, pairs, tiny
 
 transformers = pytest.importorskip("transformers")

@@ -13,8 +13,8 @@ pytest.importorskip("triton")
 
 SHORT = """
 import torch
-from regard.nn import short
-from regard.nn.kernels import plain
+from regard.nn.kernels import varlen_short as short
+from regard.nn.kernels.dispatch import plain
 
 def right(q, k, v, starts, others, causal, scale):
     out = []
@@ -46,7 +46,7 @@ for causal in (False, True):
 
 JOINED = """
 import torch
-from regard.nn import joined
+from regard.nn.kernels import add_layernorm as joined
 for width in some(100, 8):
     norm = torch.nn.LayerNorm(width)
     with torch.no_grad():
@@ -59,9 +59,9 @@ for width in some(100, 8):
 
 VOCABULARY = """
 import torch
-from regard.nn import vocabulary
-from regard.nn.loss import cross_entropy
-from regard.waists import IGNORE
+from regard.nn.kernels import cross_entropy as vocabulary
+from regard.nn.blocks.losses import cross_entropy
+from regard.types import IGNORE
 
 vocabulary.LANES = 16  # 128 columns at a time: several turns over a row, the last of them not full
 torch.manual_seed(0)
@@ -92,8 +92,8 @@ for V, P in some((300, 384), (3, 128), (128, 128), (601, 640)):
 
 STEP = """
 import torch
-from regard.nn import onestep
-from regard.nn.kernels import plain
+from regard.nn.kernels import decode_attention as onestep
+from regard.nn.kernels.dispatch import plain
 
 def right(qkv, k, v, at, scale, band):
     (B, H, room, d), rows = k.shape, torch.arange(len(at))
@@ -138,7 +138,7 @@ FEW = """
 import itertools
 import torch
 from torch.nn import functional as F
-from regard.nn import few
+from regard.nn.kernels import small_linear as few
 
 forms = {"": lambda x: x, "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
 
@@ -171,7 +171,7 @@ check(1, 5, 130, True, True, True, "gelu")
 ENLARGED = """
 import torch
 from torch.nn import functional as F
-from regard.nn import enlarged
+from regard.nn.kernels import upsample as enlarged
 enlarged.CHANNELS = 16
 torch.manual_seed(0)
 for channels in some(20, 16):
@@ -184,8 +184,11 @@ for channels in some(20, 16):
 
 NEARBY = """
 import torch
-from regard.nn import farthest, nearby, neighbours, spreading
-from regard.nn.packing import Packing
+from regard.nn.points import farthest_point_triton as farthest
+from regard.nn.points import knn_triton as nearby
+from regard.nn.points import knn as neighbours
+from regard.nn.points import farthest_point as spreading
+from regard.nn.points.packing import Packing
 
 torch.manual_seed(0)
 nearby.VISIT, nearby.ASK = 8, 16
@@ -207,8 +210,8 @@ assert torch.equal(nearby.nearest(places, places, packing, packing, 8), neighbou
 
 OVERHANG = """
 import torch
-from regard.nn import overhang
-from regard.nn.kernels import plain
+from regard.nn.kernels import ragged_tile as overhang
+from regard.nn.kernels.dispatch import plain
 overhang.TILE, overhang.STAGES = 32, 1
 torch.manual_seed(0)
 for length in some(33, 90, 48, 64, 5, quick=2):

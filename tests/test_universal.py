@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.decode.recorded import _shelves, recorded
+from regard.decode.cuda_graphs import _shelves, recorded
 from regard.decode.search import search
 from regard.decode.settings import Decode
 from regard.errors import SettingError
-from regard.nn.position import Sinusoid
+from regard.nn.attention.positions import Sinusoid
 from regard.systems import transformer, universal
-from regard.tasks.task import Terms
-from regard.waists import IGNORE, Batch
+from regard.tasks.base import Terms
+from regard.types import IGNORE, Batch
 from tiny import TINY, collate, near, noise, noisy, tiny
 
 HALTING = ("halting", "halting, accumulated")
@@ -206,7 +206,7 @@ def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides(nam
 
 
 def test_an_answer_tells_how_long_its_question_was_thought_about() -> None:
-    from regard.inputs.text import Text
+    from regard.processors.tokenizer.tokenizer import Text
 
     model = tiny("universal", "halting", vocabulary=8)
     model.text = Text.whole(["1 2 3 4 5"])

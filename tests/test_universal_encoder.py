@@ -13,17 +13,17 @@ from torch import Tensor
 import regard
 from encoders import encoder
 from headed import train
-from regard.data.pairs import Pair
 from regard.data.settings import Data
-from regard.data.spans import Span
-from regard.data.tables import Labelled
-from regard.data.tagged import Tagged
+from regard.data.text.labeled import Labelled
+from regard.data.text.pairs import Pair
+from regard.data.text.qa import Span
+from regard.data.text.tagged import Tagged
 from regard.errors import SettingError
 from regard.model import Model
-from regard.nn.watch import watch
+from regard.nn.recording import watch
 from regard.systems import universal_encoder
-from regard.tasks.task import Terms
-from regard.waists import Batch
+from regard.tasks.base import Terms
+from regard.types import Batch
 from test_universal import coordinates, torch_layer
 from tiny import TINY, collate, near, noise, noisy, tiny
 

@@ -13,11 +13,18 @@ from torch import Tensor, nn
 
 import plainly
 from regard.errors import RegardError
-from regard.nn.levels import near_of
-from regard.nn.packing import Packing
-from regard.nn.points import Down, largest
-from regard.nn.vector import Near, RowNorm, VectorAttention, gathered, paper_attention, released_attention
-from regard.nn.watch import watch
+from regard.nn.points.body import Down, largest
+from regard.nn.points.hierarchy import near_of
+from regard.nn.points.packing import Packing
+from regard.nn.points.vector_attention import (
+    Near,
+    RowNorm,
+    VectorAttention,
+    gathered,
+    paper_attention,
+    released_attention,
+)
+from regard.nn.recording import watch
 
 FORMS = ["paper", "released"]
 forms = pytest.mark.parametrize("form", FORMS)

@@ -19,12 +19,12 @@ from torch.nn import functional as F
 import regard
 from regard.data.settings import Data
 from regard.errors import SettingError, WeightsError
-from regard.learn.settings import Train
-from regard.nn.patches import Grid, PatchEncoder, Patches, quarters
-from regard.nn.readout import ReadOut
+from regard.nn.blocks.heads import ReadOut
+from regard.nn.vision.patches import Grid, PatchEncoder, Patches, quarters
 from regard.systems import vit
-from regard.waists import Batch
-from regard.weights import read_folder, write_file
+from regard.training.settings import Train
+from regard.types import Batch
+from regard.weights.tables import read_folder, write_file
 from tiny import near, noise, noisy
 
 SIZES: dict[str, Any] = {

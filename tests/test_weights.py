@@ -15,9 +15,9 @@ from torch import Tensor
 
 import regard
 from regard.errors import DataError, RegardError, RunError, SettingError, UnknownName, WeightsError
-from regard.inputs.text import Text
+from regard.processors.tokenizer.tokenizer import Text
 from regard.systems.transformer import PUBLISHED
-from regard.weights import Names, entry, read_file, read_folder, write_file
+from regard.weights.tables import Names, entry, read_file, read_folder, write_file
 from tiny import TINY, near, tiny
 
 TABLE, KEYS = "model.shared.weight", "model.encoder.layers.1.self_attn.k_proj.weight"

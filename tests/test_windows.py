@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.data.windows import Pieces, Windows, in_turn, plan_windows, unsaid
+from regard.data.batching.windows import Pieces, Windows, in_turn, plan_windows, unsaid
 from regard.errors import DataError
-from regard.inputs.rows import pack
+from regard.processors.padding import pack
 
 LONG = np.array([[0, 200], [201, 800], [801, 4000]])
 

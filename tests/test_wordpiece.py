@@ -14,10 +14,10 @@ from tokenizers import Tokenizer, models, processors
 
 from pieces import MARKED, TEXTS, check_places, make, same, theirs_of, write_folder, write_roberta, write_vocabulary
 from regard.errors import DataError, SettingError
-from regard.inputs import wordpiece
-from regard.inputs.frame import Frame
-from regard.inputs.spelling import Form
-from regard.inputs.text import Text
+from regard.processors.tokenizer import wordpiece
+from regard.processors.tokenizer.templates import Frame
+from regard.processors.tokenizer.token_text import Form
+from regard.processors.tokenizer.tokenizer import Text
 from test_text import PROSE, SHARED
 from writings import STORY, random_texts
 

@@ -13,10 +13,10 @@ from tokenizers import AddedToken, normalizers, processors
 
 from pieces import TEXTS, check_places, make, theirs_of, write_roberta, write_vocabulary
 from regard.errors import DataError
-from regard.inputs import wordpiece
-from regard.inputs.frame import Frame
-from regard.inputs.spelling import to_bytes
-from regard.inputs.text import Text
+from regard.processors.tokenizer import wordpiece
+from regard.processors.tokenizer.templates import Frame
+from regard.processors.tokenizer.token_text import to_bytes
+from regard.processors.tokenizer.tokenizer import Text
 from writings import STORY, random_texts, train_words
 
 

@@ -12,12 +12,23 @@ import pytest
 from PIL import Image
 
 from pointer import Captioner, spotted
-from regard.data.scenes import Scene, caption, drawn, parts, words
-from regard.draw.wordwise import DARK, EVEN, Layer, Said, Saying, bright, draw_wordwise, lit, tint, wordwise_page
+from regard.demos.scenes import Scene, caption, drawn, parts, words
+from regard.draw.caption_attention import (
+    DARK,
+    EVEN,
+    Layer,
+    Said,
+    Saying,
+    bright,
+    draw_wordwise,
+    lit,
+    tint,
+    wordwise_page,
+)
 from regard.errors import RegardError
-from regard.explain.caption import HIDDEN, Wordwise
-from regard.explain.regions import TOTAL, regards_of, scored
-from regard.inputs.text import Text
+from regard.explain.captioning import HIDDEN, Wordwise
+from regard.explain.grounding import TOTAL, regards_of, scored
+from regard.processors.tokenizer.tokenizer import Text
 
 GRID = (3, 5)
 RANDOM = np.random.RandomState(1)

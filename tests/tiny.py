@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.pairs import Pair
-from regard.data.plan import Packs
-from regard.data.tagged import Tagged
-from regard.data.texts import Passage
+from regard.data.batching.samplers import Packs
+from regard.data.text.documents import Passage
+from regard.data.text.pairs import Pair
+from regard.data.text.tagged import Tagged
 from regard.model import Identity, Model, assemble
 from regard.systems import (
     SYSTEMS,
@@ -32,8 +32,8 @@ from regard.systems import (
     universal_encoder,
 )
 from regard.tasks import TASKS
-from regard.tasks.language import documents
-from regard.waists import Batch
+from regard.tasks.lm import documents
+from regard.types import Batch
 
 torch.set_num_threads(1)  # for tensors as small as these, threads only wait for each other
 

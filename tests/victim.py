@@ -75,9 +75,9 @@ def fill(path: Path) -> None:
 
 def beset(fault: Fault) -> None:
     """Every call that counts is told to the fault first."""
-    from regard import weights
-    from regard.learn.compute import Compute
-    from regard.learn.optimiser import Average
+    from regard.training.execution import Compute
+    from regard.training.optimizer import Average
+    from regard.weights import tables
 
     def told(owner: Any, function: str) -> None:
         real = getattr(owner, function)
@@ -92,7 +92,7 @@ def beset(fault: Fault) -> None:
 
     for function in ("replace", "rename", "fsync", "mkdir", "unlink", "rmdir", "chmod"):
         told(os, function)
-    real_open, real_save = io.open, weights.save_file
+    real_open, real_save = io.open, tables.save_file
 
     def opening(path: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
         name = fault.name(path) if set(mode) & set("wax") else None
@@ -117,7 +117,7 @@ def beset(fault: Fault) -> None:
         fault.call(f"write {fault.name(path)}", half)
         real_save(tensors, path, **more)
 
-    io.open, weights.save_file = opening, saving
+    io.open, tables.save_file = opening, saving
     for owner, function, names in (
         (Compute, "gradients", ["first grain of a step", "second grain of a step"]),
         (Average, "update", ["average"]),
@@ -188,7 +188,7 @@ def _all(end: int) -> str:
 
 
 NEEDED = (
-    "regard.cli", "regard.runs.training", "sacrebleu.metrics", "torch._dynamo", "tensorboard.compat.proto.event_pb2",
+    "regard.cli", "regard.runs.train", "sacrebleu.metrics", "torch._dynamo", "tensorboard.compat.proto.event_pb2",
     "tensorboard.summary.writer.record_writer", "typer._adapters",
 )  # fmt: skip
 

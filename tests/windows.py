@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from oracle import grads, near, noise
-from regard.nn import kernels
-from regard.nn.bands import Band, read
-from regard.nn.rules import Causal, Global, Once, Packed, Real, Rule, Same, Window
-from regard.waists import Offsets
+from regard.nn.attention.masks import Causal, Global, Once, Packed, Real, Rule, Same, Window
+from regard.nn.kernels import dispatch
+from regard.nn.kernels.local_pattern import Band, read
+from regard.types import Offsets
 
 H, L = 3, 37
 
@@ -83,7 +83,7 @@ def leaves(rows: int, width: int = 4, length: int = L) -> list[Tensor]:
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, rule: Rule, scale: float = 0.7) -> tuple[Tensor, Tensor]:
-    return kernels.plain(q, k, v, kernels.allowed(q, k, rule, None), scale)
+    return dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), scale)
 
 
 def same_with_gradients(ours: Tensor, right: Tensor, given: list[Tensor]) -> None:

@@ -6,7 +6,7 @@ import random
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from regard.inputs.text import END_OF_TEXT
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT
 
 STORY = (
     "The cat sat on the mat, and the cat's mat wasn't the dog's mat.\n\n  Once more: the cat sat!\n"

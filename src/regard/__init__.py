@@ -8,24 +8,24 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from regard.model import Model, build, load, save
-    from regard.nn.watch import watch
-    from regard.runs.checking import check
-    from regard.runs.evaluating import evaluate
-    from regard.runs.probing import probe
-    from regard.runs.training import train
-    from regard.waists import Answer
+    from regard.nn.recording import watch
+    from regard.runs.check import check
+    from regard.runs.evaluate import evaluate
+    from regard.runs.probe import probe
+    from regard.runs.train import train
+    from regard.types import Answer
 
 _HOMES = {
-    "Answer": "regard.waists",
+    "Answer": "regard.types",
     "Model": "regard.model",
     "build": "regard.model",
-    "check": "regard.runs.checking",
-    "evaluate": "regard.runs.evaluating",
+    "check": "regard.runs.check",
+    "evaluate": "regard.runs.evaluate",
     "load": "regard.model",
-    "probe": "regard.runs.probing",
+    "probe": "regard.runs.probe",
     "save": "regard.model",
-    "train": "regard.runs.training",
-    "watch": "regard.nn.watch",
+    "train": "regard.runs.train",
+    "watch": "regard.nn.recording",
 }
 """Where the public names live; they are fetched when first used, so that `import regard` does not wait for torch."""
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard import __version__
+from regard.cli_args import as_json, named, show, spread
 from regard.errors import Interrupted, RegardError
-from regard.line import as_json, named, show, spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,12 +88,12 @@ def demo(
     again: Annotated[bool, typer.Option("--again", help="Replace the run that an earlier demo left there.")] = False,
 ) -> None:
     """Train a small model on embedded data, score it, ask it, draw its attention."""
+    from regard.demos import DEMOS
     from regard.errors import UnknownName
-    from regard.runs.demos import DEMOS
 
     if what not in DEMOS:
         raise UnknownName("demo", what, DEMOS)
-    from regard.runs.demo import demo as run_demo
+    from regard.demos.run import demo as run_demo
 
     run_demo(what, out, again, console())
 
@@ -117,7 +117,7 @@ def train(
     from regard.runs.settings import check_names, gather
 
     check_names(task, model, gather(assigned or (), config), resume)
-    from regard.runs.training import train as run_train
+    from regard.runs.train import train as run_train
 
     run_train(
         task, data or (), out=out, model=model, valid=valid or (), columns=named(columns), settings=assigned or (),
@@ -141,7 +141,7 @@ def check(
 
     check_task(task)
     check_groups(gather(assigned or ()))
-    from regard.runs.checking import check as run_check
+    from regard.runs.check import check as run_check
 
     report = run_check(task, data or (), valid=valid or (), columns=named(columns), settings=assigned or (), out=out)
     print(as_json(report.as_dict()) if json else report)
@@ -166,8 +166,8 @@ def evaluate(
 
     read_identity(run)
     check_groups(gather(assigned or ()))
-    from regard.runs.evaluating import evaluate as run_evaluate
-    from regard.runs.evaluating import write_answers
+    from regard.runs.evaluate import evaluate as run_evaluate
+    from regard.runs.evaluate import write_answers
 
     def say(line: str) -> None:
         print(line, file=sys.stderr)
@@ -233,19 +233,19 @@ def run(
     check_groups(said)
     read_identity(run)
     from regard.model import load
-    from regard.runs import asking
+    from regard.runs import predict
     from regard.runs.devices import pick_device
 
-    found = None if among is None else asking.searched(among, named(columns))
+    found = None if among is None else predict.searched(among, named(columns))
     model = load(run, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
     note(model.precision)
     if found is not None:
-        failed = asking.search(model, inputs or [], found, best, json, CHUNK)
+        failed = predict.search(model, inputs or [], found, best, json, CHUNK)
     elif choices is not None:
-        failed = asking.choose(model, inputs or [], choices.split("|"), json)
+        failed = predict.choose(model, inputs or [], choices.split("|"), json)
     else:
         decode = told(model.identity.decode, said.get("decode", {}))
-        failed = asking.ask(model, inputs or [], decode, json, CHUNK, named(columns) or None, out)
+        failed = predict.ask(model, inputs or [], decode, json, CHUNK, named(columns) or None, out)
     raise typer.Exit(2 if failed else 0)
 
 
@@ -277,7 +277,7 @@ def explain(
     read_identity(run)
     from regard.model import load
     from regard.runs.devices import pick_device
-    from regard.runs.explaining import place, wholes
+    from regard.runs.explain import place, wholes
 
     model = load(run, device=pick_device(device), dtype=dtype)
     note(model.precision)
@@ -324,7 +324,7 @@ def probe(
     from regard.folders import read_identity
 
     read_identity(run)
-    from regard.runs.probing import probe as run_probe
+    from regard.runs.probe import probe as run_probe
 
     def say(line: str) -> None:
         print(line, file=sys.stderr)

@@ -18,9 +18,9 @@ from regard.config import as_dict, from_dict
 from regard.errors import RegardError, SettingError, WeightsError
 from regard.folders import read_identity
 from regard.systems import find_published, find_system
-from regard.systems.preset import System
-from regard.tasks.heads import bias_names, take_bias
-from regard.weights import Names, Tensors, matches, misfit, read_folder
+from regard.systems.common.system import System
+from regard.tasks.text_heads import bias_names, take_bias
+from regard.weights.tables import Names, Tensors, matches, misfit, read_folder
 
 
 class _SkipInit(TorchFunctionMode):
@@ -174,8 +174,8 @@ def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     said, name = dict(changes), str(changes.get("encoder", ""))
     if not name:
         return said
-    from regard.inputs.pixels import Pixels
-    from regard.systems.captioning import SEEING, Captioner
+    from regard.processors.image import Pixels
+    from regard.systems.captioners.common import SEEING, Captioner
 
     if not isinstance(config, Captioner) or index.presets().get(name) in SEEING:
         return said

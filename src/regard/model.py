@@ -15,26 +15,26 @@ from regard import capabilities
 from regard.config import as_dict, from_dict, override
 from regard.data.settings import Data
 from regard.decode.settings import Decode, told
-from regard.disk import write_json
 from regard.errors import RegardError, RunError, UnknownName, WeightsError
 from regard.explain import explain
+from regard.files import write_json
 from regard.folders import DTYPES, LAYOUTS, OWN_FILE, is_folder, read_identity
-from regard.inputs.text import Text
 from regard.loading import fill, named_labels, on_meta, open_eyes, read_tensors, seen_through
-from regard.nn.linear import recheck
+from regard.nn.kernels.linear import recheck
+from regard.processors.tokenizer.tokenizer import Text
 from regard.systems import find_preset, find_published, find_system
-from regard.systems.preset import System
+from regard.systems.common.system import System
 from regard.tasks import Task, find_task
-from regard.tasks.heads import take_bias
-from regard.tasks.marks import filler, placed
-from regard.waists import Answer, Batch, States
-from regard.weights import read_folder, write_file
+from regard.tasks.special_tokens import filler, placed
+from regard.tasks.text_heads import take_bias
+from regard.types import Answer, Batch, States
+from regard.weights.tables import read_folder, write_file
 
 if TYPE_CHECKING:
     from regard.explain.explanation import Explanation
-    from regard.inputs.palette import Palette
-    from regard.inputs.pixels import Pixels
-    from regard.inputs.points import Points
+    from regard.processors.image import Pixels
+    from regard.processors.palette import Palette
+    from regard.processors.points import Points
 
 __all__ = ["LAYOUTS", "Identity", "Model", "assemble", "build", "is_folder", "load", "save", "unsayable"]
 
@@ -92,8 +92,8 @@ class Model(nn.Module):
         if text is None or self.task.reads != "pictures" or not self.task.worded:
             self.reader = text
             return
-        from regard.inputs.captions import Captions
-        from regard.inputs.pixels import Pixels
+        from regard.processors.captions import Captions
+        from regard.processors.image import Pixels
 
         pixels = self.reader.pixels if isinstance(self.reader, Captions) else self.reader
         self.reader = Captions(pixels, text) if isinstance(pixels, Pixels) else text
@@ -195,9 +195,9 @@ class Model(nn.Module):
         return list(dict.fromkeys(listed))  # a stack may list those of its parts
 
     def pixels_or_refuse(self) -> Pixels | Palette:
-        from regard.inputs.captions import Captions
-        from regard.inputs.palette import Palette
-        from regard.inputs.pixels import Pixels
+        from regard.processors.captions import Captions
+        from regard.processors.image import Pixels
+        from regard.processors.palette import Palette
 
         found = self.reader.pixels if isinstance(self.reader, Captions) else self.reader
         if not isinstance(found, Pixels | Palette):
@@ -208,7 +208,7 @@ class Model(nn.Module):
         return found
 
     def points_or_refuse(self) -> Points:
-        from regard.inputs.points import FILE, Points
+        from regard.processors.points import FILE, Points
 
         if not isinstance(self.reader, Points):
             raise RegardError(
@@ -252,7 +252,7 @@ class Model(nn.Module):
 def _text_of(reader: Any) -> Text | None:
     if reader is None or isinstance(reader, Text):
         return reader
-    from regard.inputs.captions import Captions  # only a reader of pictures or points gets here
+    from regard.processors.captions import Captions  # only a reader of pictures or points gets here
 
     return reader.text if isinstance(reader, Captions) else None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from regard.data.entries import expand
-from regard.data.rows import Empty
+from regard.data.sources import expand
+from regard.data.text.tables import Empty
 from regard.errors import DataError
 
 S = TypeVar("S")

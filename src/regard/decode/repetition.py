@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.waists import Batch
+from regard.types import Batch
 
 
 class Past:

@@ -16,15 +16,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.heard import Heard
-from regard.decode.paths import Found, Generating, Until
-from regard.decode.recorded import recordable, recorded
-from regard.decode.room import rows_for
+from regard.decode.cuda_graphs import recordable, recorded
+from regard.decode.greedy import Single
+from regard.decode.memory_budget import rows_for
+from regard.decode.protocol import Found, Generating, Until
 from regard.decode.settings import Decode
-from regard.decode.single import Single
 from regard.decode.steps import begin, run
-from regard.nn.linear import recheck
-from regard.waists import Batch
+from regard.decode.stopping import Heard
+from regard.nn.kernels.linear import recheck
+from regard.types import Batch
 
 __all__ = ["Found", "Generating", "Until", "search"]
 

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decode.beams import Beams
-from regard.decode.heard import Heard
-from regard.decode.paths import Found, Generating, Quest, State
+from regard.decode.beam import Beams
+from regard.decode.greedy import Single
+from regard.decode.protocol import Found, Generating, Quest, State
 from regard.decode.repetition import Past
 from regard.decode.settings import Decode
-from regard.decode.single import Single
-from regard.waists import Batch
+from regard.decode.stopping import Heard
+from regard.types import Batch
 
 
 def begin(

@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.heard import Heard
-from regard.decode.paths import Generating, Until
-from regard.decode.recorded import borrow, recordable
+from regard.decode.cuda_graphs import borrow, recordable
+from regard.decode.greedy import Single
+from regard.decode.protocol import Generating, Until
 from regard.decode.search import Speakers
 from regard.decode.settings import Decode
-from regard.decode.single import Single
 from regard.decode.steps import begin, walk
+from regard.decode.stopping import Heard
 from regard.errors import SettingError
-from regard.nn.linear import recheck
-from regard.waists import Batch
+from regard.nn.kernels.linear import recheck
+from regard.types import Batch
 
 
 def stream(

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.draw.colour import ACCENT, LINE, QUIET
-from regard.draw.paper import Sheet, check_ending, styled, wrapped
+from regard.draw.colormap import ACCENT, LINE, QUIET
+from regard.draw.figure import Sheet, check_ending, styled, wrapped
 from regard.errors import RegardError
 
 ACROSS: Final = 4

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from regard.draw.colour import INK, LIGHT, QUIET
-from regard.draw.label import columns, label
-from regard.draw.paper import Sheet, check_ending, styled, wrapped
+from regard.draw.colormap import INK, LIGHT, QUIET
+from regard.draw.figure import Sheet, check_ending, styled, wrapped
+from regard.draw.token_label import columns, label
 
 MARGIN: Final = 0.45
 LETTER: Final = 0.61 * 9 / 72  # inches of a letter of a class's name

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.colour import ACCENT, INK, LINE, QUIET, WARM
-from regard.draw.label import label, shorten
-from regard.draw.paper import Sheet, check_ending, styled
+from regard.draw.colormap import ACCENT, INK, LINE, QUIET, WARM
+from regard.draw.figure import Sheet, check_ending, styled
+from regard.draw.token_label import label, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

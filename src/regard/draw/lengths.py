@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.findings import Lengths
-from regard.draw.colour import ACCENT, INK, LIGHT, LINE, QUIET, WARM
-from regard.draw.paper import Sheet, check_ending, styled
+from regard.data.check.findings import Lengths
+from regard.draw.colormap import ACCENT, INK, LIGHT, LINE, QUIET, WARM
+from regard.draw.figure import Sheet, check_ending, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from regard.draw.class_colors import BLANK, GLOW, NEAR_FAR, Map, Picture, class_colours, ramped
+from regard.draw.figure import check_ending, write_whole
 from regard.draw.panels import Legend, Scale, draw_panels
-from regard.draw.paper import check_ending, write_whole
-from regard.draw.shades import BLANK, GLOW, NEAR_FAR, Map, Picture, class_colours, ramped
 from regard.errors import RegardError
-from regard.waists import IGNORE
+from regard.types import IGNORE
 
 SEEN: Final = 1600
 """Pixels of a side that are drawn: more would be lost on a sheet, and fill the memory."""

@@ -12,12 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from regard.draw.colour import COOL_DARK, COOL_LIGHT, DARK, LIGHT, WARM_DARK, WARM_LIGHT
-from regard.draw.counted import BARS, GRADIENT, ROLLED, Counted, Decided
-from regard.draw.guesses import Reading
-from regard.draw.maps import AttentionMap, cross_first
-from regard.draw.paper import check_ending, write_whole
-from regard.draw.thoughts import Thought
+from regard.draw.act_steps import Thought
+from regard.draw.attention_maps import AttentionMap, cross_first
+from regard.draw.attribution import BARS, GRADIENT, ROLLED, Counted, Decided
+from regard.draw.colormap import COOL_DARK, COOL_LIGHT, DARK, LIGHT, WARM_DARK, WARM_LIGHT
+from regard.draw.figure import check_ending, write_whole
+from regard.draw.surprisal import Reading
 
 SCALE: Final = 10_000  # weights are stored as whole ten-thousandths: four decimals at half the bytes
 TOKENS: Final = 4096  # of a longer text the page holds the passages that counted most

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from regard.draw.colour import INK, LINE, QUIET
-from regard.draw.label import columns, label
-from regard.draw.paper import LETTER, Sheet, check_ending, styled
-from regard.draw.shades import BLANK, Map, Picture, class_colours
+from regard.draw.class_colors import BLANK, Map, Picture, class_colours
+from regard.draw.colormap import INK, LINE, QUIET
+from regard.draw.figure import LETTER, Sheet, check_ending, styled
+from regard.draw.token_label import columns, label
 from regard.errors import RegardError
 
 if TYPE_CHECKING:

@@ -11,34 +11,34 @@ from regard.lazy import LazyTable
 if TYPE_CHECKING:
     from regard.explain.decision import Decision
     from regard.explain.explanation import Explanation
-    from regard.explain.pictures import Pixel
+    from regard.explain.images import Pixel
     from regard.tasks import Task
-    from regard.tasks.asked import Asked
+    from regard.tasks.protocol import Asked
 
 EXPLAINERS: LazyTable[Callable[[Asked, str, str | None], Explanation]] = LazyTable({
     "translate": "regard.explain.translation:explain_translation",
     "recall": "regard.explain.translation:explain_translation",
-    "language": "regard.explain.language:explain_language",
+    "language": "regard.explain.lm:explain_language",
 })  # fmt: skip
 """By task."""
 
 DECISIONS: LazyTable[Callable[[Asked, Any, str | None], Decision]] = LazyTable({
-    "classify": "regard.explain.deciding:classified",
-    "tag": "regard.explain.words:tagged",
-    "span": "regard.explain.words:spanned",
-    "choose": "regard.explain.deciding:chosen",
-    "mask": "regard.explain.words:filled",
-    "embed": "regard.explain.deciding:embedded",
+    "classify": "regard.explain.text_decisions:classified",
+    "tag": "regard.explain.token_decisions:tagged",
+    "span": "regard.explain.token_decisions:spanned",
+    "choose": "regard.explain.text_decisions:chosen",
+    "mask": "regard.explain.token_decisions:filled",
+    "embed": "regard.explain.text_decisions:embedded",
 })  # fmt: skip
 """Of the tasks that decide."""
 
 
 SEEN: LazyTable[Callable[[Asked, Any, str | None, Pixel | None], Explanation]] = LazyTable({
-    "classify": "regard.explain.pictures:explain_picture",
-    "segment": "regard.explain.pictures:explain_picture",
-    "depth": "regard.explain.pictures:explain_picture",
-    "draw": "regard.explain.painted:explain_painting",
-    "caption": "regard.explain.caption:explain_caption",
+    "classify": "regard.explain.images:explain_picture",
+    "segment": "regard.explain.images:explain_picture",
+    "depth": "regard.explain.images:explain_picture",
+    "draw": "regard.explain.image_generation:explain_painting",
+    "caption": "regard.explain.captioning:explain_caption",
 })  # fmt: skip
 """Of the tasks that read pictures."""
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.explain.rollout import Layer, relevance
-from regard.explain.seeing import View, parted
-from regard.nn.watch import attention_names, watch
-from regard.tasks.asked import Asked
-from regard.waists import Batch, Look
+from regard.explain.text_attention import View, parted
+from regard.nn.recording import attention_names, watch
+from regard.tasks.protocol import Asked
+from regard.types import Batch, Look
 
 ROOM = 8 * 2**30
 """Bytes that weights may take with all that their gradients need; of more, only the attention itself is told."""

@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 
 from regard.data.settings import Data
-from regard.draw.counted import ASKED, GRADIENT, ROLLED, Counted, Decided, told
-from regard.draw.label import label
-from regard.draw.maps import AttentionMap
-from regard.draw.thoughts import Thought
+from regard.draw.act_steps import Thought
+from regard.draw.attention_maps import AttentionMap
+from regard.draw.attribution import ASKED, GRADIENT, ROLLED, Counted, Decided, told
+from regard.draw.token_label import label
 from regard.errors import RegardError
 from regard.explain.attribution import ROOM, Score, cost, study
-from regard.explain.blocks import Blocks
 from regard.explain.explanation import Explanation
-from regard.explain.language import spelled
-from regard.explain.seeing import View
-from regard.inputs.spelling import SIGNS
-from regard.inputs.text import Text
-from regard.nn.watch import attention_names
-from regard.tasks.asked import Asked
-from regard.tasks.pondering import steps_of
-from regard.tasks.task import Encoded
-from regard.waists import Batch
+from regard.explain.lm import spelled
+from regard.explain.text_attention import View
+from regard.explain.token_blocks import Blocks
+from regard.nn.recording import attention_names
+from regard.processors.tokenizer.token_text import SIGNS
+from regard.processors.tokenizer.tokenizer import Text
+from regard.tasks.act import steps_of
+from regard.tasks.base import Encoded
+from regard.tasks.protocol import Asked
+from regard.types import Batch
 
 CELLS = 3_000_000
 """Weights that a page holds; where every token had a row, and there would be more, tokens stand in blocks."""

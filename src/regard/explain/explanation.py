@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.draw.counted import Decided
-from regard.draw.guesses import Reading
-from regard.draw.maps import AttentionMap
-from regard.draw.thoughts import Thought
+from regard.draw.act_steps import Thought
+from regard.draw.attention_maps import AttentionMap
+from regard.draw.attribution import Decided
+from regard.draw.surprisal import Reading
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Explanation:
         None is all."""
         path = Path(path)
         if path.suffix.lower() == ".json":
-            from regard.draw.paper import write_whole
+            from regard.draw.figure import write_whole
 
             text = json.dumps(self.values, ensure_ascii=False, default=lambda array: array.tolist())
             return write_whole(path, lambda to: to.write_text(text + "\n", "utf-8", "replace"))
@@ -69,7 +69,7 @@ class Explanation:
                 self.maps, path, title=title, note=self.title, facts=self.facts, reading=self.reading,
                 decided=self.decided, thoughts=self.thoughts,
             )  # fmt: skip
-        from regard.draw.heat import heat
+        from regard.draw.attention import heat
 
         return heat(
             self.maps, path, title=self.title, layer=layer, head=head, reading=self.reading, decided=self.decided,

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.data.cloud import Cloud
-from regard.draw.neighbours import Gazing, Looked
+from regard.data.points.cloud import Cloud
+from regard.draw.point_attention import Gazing, Looked
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.inputs.pieces import parts
-from regard.inputs.points import Points
-from regard.nn.watch import watch
-from regard.tasks.asked import Asked
-from regard.tasks.clouded import packed
-from regard.tasks.opened import tell
-from regard.waists import Batch, Look, States
+from regard.nn.recording import watch
+from regard.processors.point_blocks import parts
+from regard.processors.points import Points
+from regard.tasks.file_task import tell
+from regard.tasks.point_task import packed
+from regard.tasks.protocol import Asked
+from regard.types import Batch, Look, States
 
 EACH = 4096
 """Points of a level up to which it is kept what each of them looked at; of larger ones that of the one that is asked."""
@@ -60,7 +60,7 @@ class Gathered(Explanation):
         return found
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
-        from regard.draw.neighbours import draw_neighbours, neighbours_page
+        from regard.draw.point_attention import draw_neighbours, neighbours_page
 
         path = Path(path)
         assert self.gazing is not None

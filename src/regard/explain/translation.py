@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.draw.maps import AttentionMap
-from regard.draw.thoughts import Thought
+from regard.draw.act_steps import Thought
+from regard.draw.attention_maps import AttentionMap
 from regard.errors import RegardError
-from regard.explain.depending import depended
 from regard.explain.explanation import Explanation
-from regard.explain.looking import look, passes
-from regard.nn.attention import Attention
-from regard.nn.watch import attention_names
-from regard.tasks.asked import Asked
-from regard.waists import Batch
+from regard.explain.recorded_pass import look, passes
+from regard.explain.saliency import depended
+from regard.nn.attention.attention import Attention
+from regard.nn.recording import attention_names
+from regard.tasks.protocol import Asked
+from regard.types import Batch
 
 TITLES = {
     "cross": "What each word of the translation looked at in the source",

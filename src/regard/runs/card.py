@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.disk import write_text
-from regard.draw.table import table
+from regard.draw.markdown_table import table
 from regard.explain import explains
+from regard.files import write_text
 from regard.runs.folder import RunFolder
 from regard.runs.progress import SEEN, glimpse
 from regard.runs.scoring import rough
 from regard.systems import find_system
 from regard.tasks import Task, find_task, means
-from regard.waists import Answer
+from regard.types import Answer
 
 
 def write_card(

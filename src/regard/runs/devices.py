@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from regard.errors import SettingError
-from regard.learn.world import asked_world
+from regard.training.distributed import asked_world
 
 
 def pick_device(name: str) -> torch.device:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from regard import capabilities
-from regard.disk import write_text
 from regard.draw.curves import curves
 from regard.errors import RegardError, RunError
+from regard.files import write_text
 from regard.folders import OWN_FILE
 from regard.index import reader_files
-from regard.learn.state import newest_state
-from regard.runs.events import Events
+from regard.runs.tensorboard import Events
+from regard.training.checkpoint import newest_state
 
 LOCK = ".lock"
 

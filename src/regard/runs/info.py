@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.config import as_dict
 from regard.folders import is_folder
 from regard.model import Model, build, load
-from regard.systems.preset import Preset, System
+from regard.systems.common.system import Preset, System
 
 LENGTH = 32
 """Tokens a side for which the operations of a forward pass are counted."""

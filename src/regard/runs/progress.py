@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.learn.loop import Step
-from regard.runs.pace import clock
+from regard.runs.terminal import clock
+from regard.training.loop import Step
 
 QUIET_SECONDS = 15.0
 """Without a terminal a plain line is printed this often."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from regard.errors import DataError
-from regard.learn.optimiser import autocast
 from regard.model import Model
-from regard.nn.linear import recheck
+from regard.nn.kernels.linear import recheck
 from regard.runs.settings import Settings
-from regard.tasks.task import Encoded, Sums, Task
+from regard.tasks.base import Encoded, Sums, Task
+from regard.training.optimizer import autocast
 
 ROUGH = 100
 """Fewer samples than this give scores that say little."""

@@ -14,7 +14,7 @@ from regard.data.settings import Data
 from regard.decode.settings import Decode, told
 from regard.errors import SettingError, suggest
 from regard.folders import is_folder, system_of
-from regard.learn.settings import Train
+from regard.training.settings import Train
 
 GROUPS = {"data": Data, "train": Train, "decode": Decode}
 

@@ -15,12 +15,25 @@ import torch
 from rich.console import Console
 
 from regard import __version__
-from regard.data.feed import Clocked, feed, forks
-from regard.disk import write_json
+from regard.data.batching.loader import Clocked, feed, forks
 from regard.errors import Interrupted, RunError
-from regard.learn.compute import Chooser, Compute, Loss
-from regard.learn.loop import Step, Watchman, loop, numbers
-from regard.learn.optimiser import (
+from regard.files import write_json
+from regard.model import Model, load
+from regard.runs.card import write_card
+from regard.runs.folder import RunFolder
+from regard.runs.preprocess import Prepared
+from regard.runs.progress import Reporter, glimpse, own_command, tell
+from regard.runs.scoring import validation_sums
+from regard.runs.signals import Signals
+from regard.runs.spec import Order
+from regard.runs.terminal import clock
+from regard.runs.throughput import Window
+from regard.tasks.base import Terms
+from regard.training.checkpoint import mean_weights, newest_state, prune, save_state, tidy
+from regard.training.distributed import World
+from regard.training.execution import Chooser, Compute, Loss
+from regard.training.loop import Step, Watchman, loop, numbers
+from regard.training.optimizer import (
     Average,
     autocasts,
     freeze,
@@ -29,21 +42,8 @@ from regard.learn.optimiser import (
     restore_optimiser,
     swapped,
 )
-from regard.learn.settings import Train
-from regard.learn.state import mean_weights, newest_state, prune, save_state, tidy
-from regard.learn.world import World
-from regard.model import Model, load
-from regard.runs.card import write_card
-from regard.runs.folder import RunFolder
-from regard.runs.order import Order
-from regard.runs.pace import clock
-from regard.runs.prepare import Prepared
-from regard.runs.progress import Reporter, glimpse, own_command, tell
-from regard.runs.scoring import validation_sums
-from regard.runs.signals import Signals
-from regard.runs.window import Window
-from regard.tasks.task import Terms
-from regard.waists import Batch
+from regard.training.settings import Train
+from regard.types import Batch
 
 UNCHANGING = ("sentences", "samples", "signature")
 """Scores that are the same each time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from regard import index
 from regard.errors import UnknownName
 from regard.lazy import LazyTable
-from regard.systems.preset import Preset, System
+from regard.systems.common.system import Preset, System
 
 SYSTEMS: LazyTable[System] = LazyTable({
     "transformer": "regard.systems.transformer:SYSTEM",
@@ -28,10 +28,10 @@ SYSTEMS: LazyTable[System] = LazyTable({
     "convs2s": "regard.systems.convs2s:SYSTEM",
     "universal": "regard.systems.universal:SYSTEM",
     "universal-encoder": "regard.systems.universal_encoder:SYSTEM",
-    "caption-fixed": "regard.systems.caption_fixed:SYSTEM",
-    "caption-attend": "regard.systems.caption_attend:SYSTEM",
-    "caption-transformer": "regard.systems.caption_transformer:SYSTEM",
-    "caption-vit": "regard.systems.caption_vit:SYSTEM",
+    "caption-fixed": "regard.systems.captioners.show_and_tell:SYSTEM",
+    "caption-attend": "regard.systems.captioners.show_attend_tell:SYSTEM",
+    "caption-transformer": "regard.systems.captioners.cnn_transformer:SYSTEM",
+    "caption-vit": "regard.systems.captioners.vit_gpt2:SYSTEM",
     "point": "regard.systems.point:SYSTEM",
 })  # fmt: skip
 

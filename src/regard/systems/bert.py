@@ -13,14 +13,14 @@ from typing import Literal
 
 from torch import nn
 
-from regard.nn.block import Stack, Tokens
-from regard.nn.encoder import Embedding, EncoderOnly, Pooler, encoder_weights
-from regard.nn.norm import Norm
-from regard.nn.position import added
-from regard.nn.relative import Relative, check_relative, inside
-from regard.systems import encoding
-from regard.systems.preset import Preset, System, check_sizes
-from regard.weights import Names, Published, Tensors, entry, renamed, tied, under
+from regard.nn.attention.positions import added
+from regard.nn.attention.relative_positions import Relative, check_relative, inside
+from regard.nn.blocks.block import Stack, Tokens
+from regard.nn.blocks.encoder import Embedding, EncoderOnly, Pooler, encoder_weights
+from regard.nn.blocks.norm import Norm
+from regard.systems.common import bert
+from regard.systems.common.system import Preset, System, check_sizes
+from regard.weights.tables import Names, Published, Tensors, entry, renamed, tied, under
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,15 @@ PRESETS = {
     "bert-mini": Preset(
         replace(_SMALL, width=256, depth=4, heads=4, hidden=1024),
         5_414_210,
-        encoding.small(steps=10_000, tokens=8192, rate=1e-3, warmup=1000),
+        bert.small(steps=10_000, tokens=8192, rate=1e-3, warmup=1000),
     ),
     "bert-small": Preset(
         replace(_SMALL, width=512, depth=4, heads=8, hidden=2048),
         17_374_018,
-        encoding.small(steps=20_000, tokens=16_384, rate=5e-4, warmup=2000),
+        bert.small(steps=20_000, tokens=16_384, rate=5e-4, warmup=2000),
     ),
-    "bert-base": Preset(BASE, 110_106_428, encoding.pretraining()),
-    "bert-large": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, hidden=4096), 336_226_108, encoding.pretraining()
-    ),
+    "bert-base": Preset(BASE, 110_106_428, bert.pretraining()),
+    "bert-large": Preset(replace(BASE, width=1024, depth=24, heads=16, hidden=4096), 336_226_108, bert.pretraining()),
 }
 
 
@@ -104,7 +102,7 @@ def build(config: Config) -> EncoderOnly:
             norm=Norm(config.width, config.eps),
             dropout=config.dropout,
         ),
-        encoder=Stack(encoding.encoder_blocks(config), position=inside(config, config.depth, both_ways=True)),
+        encoder=Stack(bert.encoder_blocks(config), position=inside(config, config.depth, both_ways=True)),
         pooler=Pooler(config.width) if config.pooler else None,
     )
     return encoder_weights(body)
@@ -112,13 +110,13 @@ def build(config: Config) -> EncoderOnly:
 
 NAMES = Names(
     entries=(
-        *encoding.names("bert"),
+        *bert.names("bert"),
         entry("embedding.position.table.weight", "bert.embeddings.position_embeddings.weight"),
         entry("pooler.dense.{part}", "bert.pooler.dense.{part}"),
         entry("head.classes.{part}", "classifier.{part}"),
         entry("head.choice.{part}", "classifier.{part}"),
-        *encoding.HEADS,
-        *encoding.PREDICTIONS,
+        *bert.HEADS,
+        *bert.PREDICTIONS,
         entry("head.follows.{part}", "cls.seq_relationship.{part}"),
     ),
     copies=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
@@ -130,15 +128,15 @@ NAMES = Names(
 PUBLISHED = Published(
     model_type="bert",
     architecture="BertModel",
-    keys=encoding.KEYS,
-    defaults=encoding.DEFAULTS,
+    keys=bert.KEYS,
+    defaults=bert.DEFAULTS,
     fixed={
         "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute",
         "tie_word_embeddings": True, "is_encoder_decoder": False,
     },
     harmless=("initializer_range", "directionality", "pooler_*", "eos_token_id"),
-    values={"activation": encoding.ACTIVATIONS},
-    filled=encoding.filled,
+    values={"activation": bert.ACTIVATIONS},
+    filled=bert.filled,
     heads={
         "mask": "BertForPreTraining",
         "classify": "BertForSequenceClassification",
@@ -156,7 +154,7 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix, the oldest call a norm's parts gamma and beta; what is there says the rest."""
     tensors = under(renamed(tensors, OLD), "bert.", ("cls.*", "classifier.*", "qa_outputs.*"))
     tensors = tied(tensors, "bert.embeddings.word_embeddings.weight", NAMES.copies[:1])
-    tensors = encoding.one_bias(tensors)
+    tensors = bert.one_bias(tensors)
     words, pairs = "cls.predictions.bias" in tensors, "cls.seq_relationship.weight" in tensors
     return replace(config, pooler="bert.pooler.dense.weight" in tensors, pairs=pairs or not words), tensors
 
@@ -175,6 +173,6 @@ def unsayable(config: Config) -> str:
 
 SYSTEM = System(
     name="bert", about="encoder-only of 2018: looks both ways, tuned for tasks", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=encoding.TASKS, adapt=adapt,
-    unsayable=unsayable, recipes=encoding.TUNING, further=encoding.FURTHER,
+    build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, adapt=adapt,
+    unsayable=unsayable, recipes=bert.TUNING, further=bert.FURTHER,
 )  # fmt: skip

@@ -13,11 +13,11 @@ from typing import Any, Literal
 from torch import nn
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.convolution import bit, convolutional_weights, inner_width
-from regard.nn.dense import Tap
-from regard.systems import seeing
-from regard.systems.preset import Preset, System
-from regard.weights import Names, Published, Tensors, entry, under
+from regard.nn.vision.convnet import bit, convolutional_weights, inner_width
+from regard.nn.vision.dense import Tap
+from regard.systems.common import vision
+from regard.systems.common.system import Preset, System
+from regard.weights.tables import Names, Published, Tensors, entry, under
 
 STAGES = 4
 
@@ -83,7 +83,7 @@ class Config:
 
 
 CUT: dict[str, Any] = {"crop": 0.08, "flip": True}
-PRESETS = {"bit-50": Preset(Config(), 23_500_352, seeing.ninety(CUT))}
+PRESETS = {"bit-50": Preset(Config(), 23_500_352, vision.ninety(CUT))}
 """Counted without the matrix for classes, which comes with the data."""
 
 
@@ -98,7 +98,7 @@ def build(config: Config) -> nn.Module:
 
 NAMES = Names(
     entries=(
-        *seeing.bit_stages("", "bit", STAGES),
+        *vision.bit_stages("", "bit", STAGES),
         entry("norm.{part}", "bit.norm.{part}"),
         entry("head.classes.{part}", "classifier.1.{part}"),
     ),
@@ -145,16 +145,16 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 RECIPES = {
-    "segment": seeing.ninety({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
-    "depth": seeing.ninety({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "segment": vision.ninety({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "depth": vision.ninety({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
 }
 
 FURTHER = {
-    "classify": seeing.ninety(
+    "classify": vision.ninety(
         {"crop": 0.5, "flip": True, "mixup": 0.1}, passes=10, images=64, accumulate=1, rate=1e-4, decay=0.0
     ),
-    "segment": seeing.ninety({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
-    "depth": seeing.ninety({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "segment": vision.ninety({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "depth": vision.ninety({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
 }  # fmt: skip
 """For weights that have learnt already."""
 

@@ -22,16 +22,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.align import Context
-from regard.nn.convolved import HALF, ConvStack, Slowed, Source, mapped
-from regard.nn.position import Learned
-from regard.nn.rolling import Held, Rolling
-from regard.nn.rules import marks
-from regard.nn.tables import Tables
-from regard.systems.ancestors import Ancestor
-from regard.systems.preset import RECALLS, Preset, System, unpublished
-from regard.systems.targets import prompt_of, target_of
-from regard.waists import Batch, States
+from regard.nn.attention.masks import marks
+from regard.nn.attention.positions import Learned
+from regard.nn.blocks.embeddings import Tables
+from regard.nn.recurrent.conv_sequence import HALF, ConvStack, Slowed, Source, mapped
+from regard.nn.recurrent.recurrent_state import Held, Rolling
+from regard.nn.recurrent.score_attention import Context
+from regard.systems.common.seq2seq import Ancestor
+from regard.systems.common.seq2seq_inputs import prompt_of, target_of
+from regard.systems.common.system import RECALLS, Preset, System, unpublished
+from regard.types import Batch, States
 
 STD = 0.1
 """of all embeddings at the beginning"""

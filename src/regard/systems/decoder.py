@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from regard.nn.block import Stack, Tokens, vaswani_block
-from regard.nn.causal import DecoderOnly
-from regard.nn.position import added
-from regard.nn.relative import Relative, check_relative, inside
-from regard.systems import fine_tuning
-from regard.systems.preset import Preset, System, check_sizes, unpublished
+from regard.nn.attention.positions import added
+from regard.nn.attention.relative_positions import Relative, check_relative, inside
+from regard.nn.blocks.block import Stack, Tokens, vaswani_block
+from regard.nn.blocks.decoder import DecoderOnly
+from regard.systems.common import gpt
+from regard.systems.common.system import Preset, System, check_sizes, unpublished
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,6 @@ def build(config: Config) -> DecoderOnly:
 
 SYSTEM = System(
     name="decoder", about="the Transformer's decoder alone (T-D): goes on with text", config=Config, presets=PRESETS,
-    build=build, tasks=("language", *fine_tuning.TASKS), unsayable=unpublished, recipes=fine_tuning.RECIPES,
-    further=fine_tuning.FURTHER,
+    build=build, tasks=("language", *gpt.TASKS), unsayable=unpublished, recipes=gpt.RECIPES,
+    further=gpt.FURTHER,
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """Vision Transformers for Dense Prediction (Ranftl, Bochkovskiy, Koltun 2021): DPT, an answer for each pixel.
 
 What is new against ViT: not its last states are read but those of four blocks, each before any last norm. They are laid out
-as maps of four sizes again and fused from the coarsest to the finest (nn/dense.py), so that what is far apart is seen together
-at every size. The hybrid takes its two finest maps from the convolutions that make its patches.
+as maps of four sizes again and fused from the coarsest to the finest (nn/vision/dense.py), so that what is far apart
+is seen together at every size. The hybrid takes its two finest maps from the convolutions that make its patches.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.block import Stack
-from regard.nn.dense import Neck, Readout, Tap
-from regard.nn.norm import Norm
-from regard.nn.patches import Grid, PatchEncoder, Patches, check_patches, patch_blocks, patch_weights
-from regard.systems import seeing
-from regard.systems.encoding import ACTIVATIONS
-from regard.systems.preset import Preset, System
-from regard.weights import Entry, Names, Published, Tensors, entry, under
+from regard.nn.blocks.block import Stack
+from regard.nn.blocks.norm import Norm
+from regard.nn.vision.dense import Neck, Readout, Tap
+from regard.nn.vision.patches import Grid, PatchEncoder, Patches, check_patches, patch_blocks, patch_weights
+from regard.systems.common import vision
+from regard.systems.common.bert import ACTIVATIONS
+from regard.systems.common.system import Preset, System
+from regard.weights.tables import Entry, Names, Published, Tensors, entry, under
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ class Config:
                 f"model.stages {self.stages}: a hybrid has three stages, whose last map has a place for each 16 x 16 pixels; "
                 "give three numbers, and model.patch=16."
             )
-        seeing.check_front(self)
+        vision.check_front(self)
         if self.readout != "project":
             raise SettingError(f"model.readout={self.readout}: a hybrid projects the class token.")
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels after each stage of convolutions."""
-        return seeing.widths(self.start, self.stages)
+        return vision.widths(self.start, self.stages)
 
     def maps(self) -> tuple[Tap, ...]:
         taps = [Tap(block, self.width, self.patch, flat=True) for block in self.taps]
@@ -159,13 +159,13 @@ PRESETS = {
 
 
 def build(config: Config) -> PatchEncoder:
-    """The whole machine but its head, which is `Depth` or `Segment` of nn/dense.py."""
+    """The whole machine but its head, which is `Depth` or `Segment` of nn/vision/dense.py."""
     body = PatchEncoder(
         Patches(config.width, *((1, config.widths[-1]) if config.hybrid else (config.patch, config.channels))),
         Grid(config.size // config.patch, config.width, resize="bilinear"),
         Stack(patch_blocks(config), norm=Norm(config.width, config.eps)),
         dropout=config.dropout,
-        front=seeing.front(config) if config.hybrid else None,
+        front=vision.front(config) if config.hybrid else None,
     )
     body.encoder.norm.requires_grad_(False)  # in every file, and behind all that is read
     return patch_weights(body)
@@ -179,7 +179,7 @@ def _norm(ours: str, theirs: str) -> tuple[Entry, ...]:
     """A batch norm with what it has gathered."""
     return (
         _same(ours, theirs),
-        *(entry(f"{ours}.{name}", f"{theirs}.{name}") for name in seeing.GATHERED),
+        *(entry(f"{ours}.{name}", f"{theirs}.{name}") for name in vision.GATHERED),
     )
 
 
@@ -197,8 +197,8 @@ PIXELS, PLACES = "dpt.embeddings.patch_embeddings.projection.", "dpt.embeddings.
 
 NAMES = Names(
     entries=(
-        *seeing.bit_stages("front.", "dpt.embeddings.backbone.bit", 3),
-        *seeing.names("dpt"),
+        *vision.bit_stages("front.", "dpt.embeddings.backbone.bit", 3),
+        *vision.names("dpt"),
         _same("head.reassemble.{n}.read", "neck.reassemble_stage.readout_projects.{n}.0"),
         _same("head.reassemble.{n}.project", "neck.reassemble_stage.layers.{n}.projection"),
         _same("head.reassemble.{n}.resize", "neck.reassemble_stage.layers.{n}.resize"),
@@ -220,10 +220,10 @@ NAMES = Names(
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
     """Our fields of what is published as one."""
-    told, found = fields["stages"], {**seeing.square(fields), "stages": BASE.stages}
+    told, found = fields["stages"], {**vision.square(fields), "stages": BASE.stages}
     found["fusion_norm"] = bool(fields["fusion_norm"])
     if found["hybrid"]:
-        return {**found, **seeing.read_backbone(told, found["channels"], every=True)}
+        return {**found, **vision.read_backbone(told, found["channels"], every=True)}
     if told:
         raise WeightsError(f"config.json: a backbone of the kind '{told.get('model_type')}' is not supported for DPT.")
     return found
@@ -235,7 +235,7 @@ def _written(fields: dict[str, Any]) -> dict[str, Any]:
     fields = {**fields, "factors": [int(factor) if factor % 1 == 0 else factor for factor in config.factors]}
     if not config.hybrid:
         return {**fields, "stages": None, "map": None, "early": []}
-    told = seeing.backbone(config.channels, config.stages, config.start, config.groups, (1, 2, 3))
+    told = vision.backbone(config.channels, config.stages, config.start, config.groups, (1, 2, 3))
     return {**fields, "stages": told, "map": [1, config.widths[-1], side, side], "early": [0, 1]}
 
 
@@ -243,14 +243,14 @@ PUBLISHED = Published(
     model_type="dpt",
     architecture="DPTForDepthEstimation",
     keys={
-        **seeing.KEYS, "taps": ("backbone_out_indices",),
+        **vision.KEYS, "taps": ("backbone_out_indices",),
         "laid": ("neck_hidden_sizes",), "factors": ("reassemble_factors",), "readout": ("readout_type",),
         "fusion": ("fusion_hidden_size",), "fusion_norm": ("use_batch_norm_in_fusion_residual",),
         "fusion_bias": ("use_bias_in_fusion_residual",), "head_dropout": ("semantic_classifier_dropout",),
         "auxiliary": ("use_auxiliary_head",), "stages": ("backbone_config",), "hybrid": ("is_hybrid",),
     },
     defaults={
-        **seeing.DEFAULTS, "image_size": 384,
+        **vision.DEFAULTS, "image_size": 384,
         "backbone_out_indices": (2, 5, 8, 11), "neck_hidden_sizes": (96, 192, 384, 768),
         "reassemble_factors": (4, 2, 1, 0.5), "readout_type": "project", "fusion_hidden_size": 256,
         "use_batch_norm_in_fusion_residual": False, "semantic_classifier_dropout": 0.1, "use_auxiliary_head": True,
@@ -275,7 +275,7 @@ PUBLISHED = Published(
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; batch norms have a count that nobody reads; whether there is an auxiliary head is
     said by what is there."""
-    tensors = under(seeing.uncounted(tensors), "dpt.", ("neck.*", "head.*", "auxiliary_head.*"))
+    tensors = under(vision.uncounted(tensors), "dpt.", ("neck.*", "head.*", "auxiliary_head.*"))
     if "head.head.1.weight" in tensors:
         config = replace(config, auxiliary="auxiliary_head.head.4.weight" in tensors)
     return config, {name.replace(PLACES, PIXELS): tensor for name, tensor in tensors.items()}
@@ -285,7 +285,7 @@ def dress(config: Config, tensors: Tensors) -> Tensors:
     """Patches of a map go by another name than those of pixels, and others want the count of a batch norm."""
     if config.hybrid:
         tensors = {name.replace(PIXELS, PLACES): tensor for name, tensor in tensors.items()}
-    return seeing.counted(tensors)
+    return vision.counted(tensors)
 
 
 FURTHER = {

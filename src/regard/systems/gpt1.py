@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from regard.nn.block import Stack, Tokens
-from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
-from regard.nn.position import added
-from regard.nn.relative import Relative, check_relative, inside
-from regard.systems import fine_tuning
-from regard.systems.preset import Preset, System, check_sizes
-from regard.weights import Names, Published, Tensors, entry, tied, turned, under
+from regard.nn.attention.positions import added
+from regard.nn.attention.relative_positions import Relative, check_relative, inside
+from regard.nn.blocks.block import Stack, Tokens
+from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, gpt_weights
+from regard.systems.common import gpt
+from regard.systems.common.system import Preset, System, check_sizes
+from regard.weights.tables import Names, Published, Tensors, entry, tied, turned, under
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ NAMES = Names(
         *turned(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
         *turned(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
         entry(f"{OURS}.feed.norm.{{part}}", f"{THEIRS}.ln_2.{{part}}"),
-        *fine_tuning.HEADS,
+        *gpt.HEADS,
     ),
     copies=("lm_head.weight",),
     drop=(f"{THEIRS}.attn.bias", "transformer.position_ids"),
@@ -120,7 +120,7 @@ PUBLISHED = Published(
     copied={"bos_token_id": "end"},
     filled=lambda fields: {**fields, "hidden": 4 * fields["width"], "end": fields["end"] or 0},
     heads={"classify": "OpenAIGPTForSequenceClassification", "choose": "OpenAIGPTDoubleHeadsModel"},
-    only=fine_tuning.ONLY,
+    only=gpt.ONLY,
 )  # fmt: skip
 
 
@@ -145,6 +145,6 @@ def unsayable(config: Config) -> str:
 
 SYSTEM = System(
     name="gpt1", about="decoder-only of 2018: trained on books, tuned for tasks", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=("language", *fine_tuning.TASKS), adapt=adapt,
-    dress=fine_tuning.dress, unsayable=unsayable, recipes=fine_tuning.RECIPES, further=fine_tuning.FURTHER,
+    build=build, names=NAMES, published=PUBLISHED, tasks=("language", *gpt.TASKS), adapt=adapt,
+    dress=gpt.dress, unsayable=unsayable, recipes=gpt.RECIPES, further=gpt.FURTHER,
 )  # fmt: skip

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from regard.nn.block import Stack, Tokens
-from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
-from regard.nn.norm import Norm
-from regard.nn.position import added
-from regard.nn.relative import Relative, check_relative, inside
-from regard.systems import fine_tuning
-from regard.systems.preset import Preset, System, check_sizes
-from regard.weights import Names, Published, Tensors, entry, tied, turned, under
+from regard.nn.attention.positions import added
+from regard.nn.attention.relative_positions import Relative, check_relative, inside
+from regard.nn.blocks.block import Stack, Tokens
+from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, gpt_weights
+from regard.nn.blocks.norm import Norm
+from regard.systems.common import gpt
+from regard.systems.common.system import Preset, System, check_sizes
+from regard.weights.tables import Names, Published, Tensors, entry, tied, turned, under
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ NAMES = Names(
         *turned(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
         *turned(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
         entry("decoder.norm.{part}", "transformer.ln_f.{part}"),
-        *fine_tuning.HEADS,
+        *gpt.HEADS,
     ),
     copies=("lm_head.weight",),
     drop=(f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias"),
@@ -161,7 +161,7 @@ PUBLISHED = Published(
     copied={"bos_token_id": "end"},
     filled=lambda fields: {**fields, "hidden": fields["hidden"] or 4 * fields["width"]},
     heads={"classify": "GPT2ForSequenceClassification", "choose": "GPT2DoubleHeadsModel"},
-    only=fine_tuning.ONLY,
+    only=gpt.ONLY,
 )  # fmt: skip
 
 
@@ -182,6 +182,6 @@ def unsayable(config: Config) -> str:
 
 SYSTEM = System(
     name="gpt2", about="decoder-only of 2019: goes on with text", config=Config, presets=PRESETS, build=build, names=NAMES,
-    published=PUBLISHED, tasks=("language", *fine_tuning.TASKS), adapt=adapt, dress=fine_tuning.dress,
-    unsayable=unsayable, recipes=fine_tuning.RECIPES, further=fine_tuning.FURTHER,
+    published=PUBLISHED, tasks=("language", *gpt.TASKS), adapt=adapt, dress=gpt.dress,
+    unsayable=unsayable, recipes=gpt.RECIPES, further=gpt.FURTHER,
 )  # fmt: skip

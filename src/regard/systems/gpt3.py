@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regard.errors import SettingError
-from regard.nn.block import Stack, Tokens
-from regard.nn.causal import DecoderOnly, gpt_blocks, gpt_weights
-from regard.nn.norm import Norm
-from regard.nn.position import added
-from regard.nn.relative import Relative, check_relative, inside
-from regard.systems import fine_tuning
-from regard.systems.preset import Preset, System, check_sizes, unpublished
+from regard.nn.attention.positions import added
+from regard.nn.attention.relative_positions import Relative, check_relative, inside
+from regard.nn.blocks.block import Stack, Tokens
+from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, gpt_weights
+from regard.nn.blocks.norm import Norm
+from regard.systems.common import gpt
+from regard.systems.common.system import Preset, System, check_sizes, unpublished
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,6 @@ def build(config: Config) -> DecoderOnly:
 
 SYSTEM = System(
     name="gpt3", about="decoder-only of 2020: every other layer looks at a band", config=Config, presets=PRESETS,
-    build=build, tasks=("language", *fine_tuning.TASKS), unsayable=unpublished, recipes=fine_tuning.RECIPES,
-    further=fine_tuning.FURTHER,
+    build=build, tasks=("language", *gpt.TASKS), unsayable=unpublished, recipes=gpt.RECIPES,
+    further=gpt.FURTHER,
 )  # fmt: skip

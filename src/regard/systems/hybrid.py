@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regard.errors import SettingError
-from regard.nn.block import Stack
-from regard.nn.dense import Tap
-from regard.nn.norm import Norm
-from regard.nn.patches import Grid, PatchEncoder, Patches, check_patches, patch_blocks, patch_weights, quarters
-from regard.systems import seeing
-from regard.systems.encoding import ACTIVATIONS
-from regard.systems.preset import Preset, System
-from regard.weights import Names, Published, Tensors, entry, under
+from regard.nn.blocks.block import Stack
+from regard.nn.blocks.norm import Norm
+from regard.nn.vision.dense import Tap
+from regard.nn.vision.patches import Grid, PatchEncoder, Patches, check_patches, patch_blocks, patch_weights, quarters
+from regard.systems.common import vision
+from regard.systems.common.bert import ACTIVATIONS
+from regard.systems.common.system import Preset, System
+from regard.weights.tables import Names, Published, Tensors, entry, under
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Config:
         check_patches(self)
         if not 1 <= len(self.stages) <= STAGES or min(self.stages) < 1:
             raise SettingError(f"model.stages must be 1 to {STAGES} numbers of at least 1, not {self.stages}.")
-        seeing.check_front(self)
+        vision.check_front(self)
         if self.last % self.patch:
             raise SettingError(
                 f"model.size {self.size} gives a map of {self.last} x {self.last}, which cannot be cut into patches of "
@@ -68,7 +68,7 @@ class Config:
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels after each stage."""
-        return seeing.widths(self.start, self.stages)
+        return vision.widths(self.start, self.stages)
 
     @property
     def stride(self) -> int:
@@ -98,7 +98,7 @@ STAGES = 4
 
 def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
     """ViT's; its convolutions leave room for half as many pictures at once."""
-    return seeing.imagenet(**{"images": 128, "accumulate": 32, **train})
+    return vision.imagenet(**{"images": 128, "accumulate": 32, **train})
 
 
 BASE = Config()
@@ -120,7 +120,7 @@ def build(config: Config) -> PatchEncoder:
         Grid(config.last // config.patch, config.width),
         Stack(patch_blocks(config), norm=Norm(config.width, config.eps)),
         dropout=config.dropout,
-        front=seeing.front(config),
+        front=vision.front(config),
     )
     return patch_weights(body)
 
@@ -129,7 +129,7 @@ _BIT = "vit.embeddings.patch_embeddings.backbone.bit"
 
 NAMES = Names(
     entries=(
-        *seeing.bit_stages("front.", _BIT, STAGES), *seeing.names("vit"), entry("head.classes.{part}", "classifier.{part}"),
+        *vision.bit_stages("front.", _BIT, STAGES), *vision.names("vit"), entry("head.classes.{part}", "classifier.{part}"),
     ),
     heads=("classifier.*", "vit.pooler.*"),
 )  # fmt: skip
@@ -137,29 +137,29 @@ NAMES = Names(
 
 _TIMM = "patch_embed.backbone"
 TIMM = (
-    *seeing.stages(
+    *vision.stages(
         "front.", (f"{_TIMM}.stem.conv", f"{_TIMM}.stem.norm"), f"{_TIMM}.stages.{{stage}}.blocks.{{n}}", STAGES
     ),
-    *seeing.TIMM,
+    *vision.TIMM,
 )
 
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
     """Our fields of what is published as one."""
-    return {**fields, **seeing.read_backbone(fields["stages"], fields["channels"], every=False)}
+    return {**fields, **vision.read_backbone(fields["stages"], fields["channels"], every=False)}
 
 
 def _written(fields: dict[str, Any]) -> dict[str, Any]:
     config = Config(**fields)
-    told = seeing.backbone(config.channels, config.stages, config.start, config.groups, (len(config.stages),))
+    told = vision.backbone(config.channels, config.stages, config.start, config.groups, (len(config.stages),))
     return {**fields, "stages": told, "map": [1, config.widths[-1], config.last, config.last]}
 
 
 PUBLISHED = Published(
     model_type="vit-hybrid",
     architecture="ViTHybridModel",
-    keys={**seeing.KEYS, "stages": ("backbone_config",)},
-    defaults={**seeing.DEFAULTS, "patch_size": 1},
+    keys={**vision.KEYS, "stages": ("backbone_config",)},
+    defaults={**vision.DEFAULTS, "patch_size": 1},
     fixed={"qkv_bias": True, "backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False},
     harmless=("initializer_range", "backbone_featmap_shape", "backbone_kwargs", "pooler_*"),
     copied={"backbone_featmap_shape": "map"},
@@ -173,12 +173,12 @@ PUBLISHED = Published(
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; timm's have names of their own, and q, k, v in one."""
     if "pos_embed" in tensors:
-        tensors = seeing.translated(NAMES, TIMM, tensors, max(config.depth, *config.stages))
+        tensors = vision.translated(NAMES, TIMM, tensors, max(config.depth, *config.stages))
     return config, under(tensors, "vit.", ("classifier.*",))
 
 
 SYSTEM = System(
     name="hybrid", about="ViT that reads a map of convolutions", config=Config, presets=PRESETS, build=build,
     tasks=("classify", "segment", "depth"), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt,
-    recipes=seeing.DENSE, further=seeing.FURTHER,
+    recipes=vision.DENSE, further=vision.FURTHER,
 )  # fmt: skip

@@ -19,19 +19,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import WeightsError
-from regard.nn.attention import Attention
-from regard.nn.block import Block, Feed, Residual, Stack, Tokens
-from regard.nn.causal import DecoderOnly
-from regard.nn.dense import Tap
-from regard.nn.linear import Linear
-from regard.nn.loss import read_cross_entropy
-from regard.nn.norm import RMS
-from regard.nn.patches import quarters
-from regard.nn.position import Learned
-from regard.nn.rules import marks
-from regard.systems.preset import Preset, System, check_sizes
-from regard.waists import Batch, States
-from regard.weights import Names, Published, Tensors, entry, turned, under
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.masks import marks
+from regard.nn.attention.positions import Learned
+from regard.nn.blocks.block import Block, Feed, Residual, Stack, Tokens
+from regard.nn.blocks.decoder import DecoderOnly
+from regard.nn.blocks.losses import read_cross_entropy
+from regard.nn.blocks.norm import RMS
+from regard.nn.kernels.linear import Linear
+from regard.nn.vision.dense import Tap
+from regard.nn.vision.patches import quarters
+from regard.systems.common.system import Preset, System, check_sizes
+from regard.types import Batch, States
+from regard.weights.tables import Names, Published, Tensors, entry, turned, under
 
 
 @dataclass(frozen=True)

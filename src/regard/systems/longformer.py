@@ -13,15 +13,15 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from regard.errors import SettingError
-from regard.nn.block import Block, Feed, Residual, Stack, Tokens
-from regard.nn.encoder import Embedding, EncoderOnly, Pooler, encoder_weights
-from regard.nn.norm import Norm
-from regard.nn.position import Learned
-from regard.nn.reaching import Reaching
-from regard.nn.relative import Relative, check_relative, inside
-from regard.systems import encoding
-from regard.systems.preset import Preset, System, check_sizes
-from regard.weights import Names, Published, Tensors, entry, tied, under
+from regard.nn.attention.longformer import Reaching
+from regard.nn.attention.positions import Learned
+from regard.nn.attention.relative_positions import Relative, check_relative, inside
+from regard.nn.blocks.block import Block, Feed, Residual, Stack, Tokens
+from regard.nn.blocks.encoder import Embedding, EncoderOnly, Pooler, encoder_weights
+from regard.nn.blocks.norm import Norm
+from regard.systems.common import bert
+from regard.systems.common.system import Preset, System, check_sizes
+from regard.weights.tables import Names, Published, Tensors, entry, tied, under
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ PRESETS = {
             end=3, mask=4,
         ),
         7_120_448,
-        encoding.small(steps=10_000, tokens=8192, rate=1e-3, warmup=1000),
+        bert.small(steps=10_000, tokens=8192, rate=1e-3, warmup=1000),
     ),
-    "longformer-base": Preset(BASE, 148_711_257, encoding.pretraining(50_265, 4096)),
+    "longformer-base": Preset(BASE, 148_711_257, bert.pretraining(50_265, 4096)),
     "longformer-large": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, hidden=4096), 434_653_273, encoding.pretraining(50_265, 4096)
+        replace(BASE, width=1024, depth=24, heads=16, hidden=4096), 434_653_273, bert.pretraining(50_265, 4096)
     ),
 }  # fmt: skip
 
@@ -149,12 +149,12 @@ def build(config: Config) -> EncoderOnly:
 
 NAMES = Names(
     entries=(
-        *encoding.names("longformer", far=True),
+        *bert.names("longformer", far=True),
         entry("embedding.position.table.weight", "longformer.embeddings.position_embeddings.weight"),
         entry("pooler.dense.{part}", "longformer.pooler.dense.{part}"),
         entry("head.dense.{part}", "classifier.dense.{part}"),
         entry("head.classes.{part}", "classifier.out_proj.{part}"),
-        *encoding.HEADS,
+        *bert.HEADS,
         entry("head.words.dense.{part}", "lm_head.dense.{part}"),
         entry("head.words.norm.{part}", "lm_head.layer_norm.{part}"),
         entry("head.words.bias", "lm_head.bias"),
@@ -168,9 +168,9 @@ NAMES = Names(
 PUBLISHED = Published(
     model_type="longformer",
     architecture="LongformerModel",
-    keys={**encoding.KEYS, "windows": ("attention_window",), "start": ("bos_token_id",)},
+    keys={**bert.KEYS, "windows": ("attention_window",), "start": ("bos_token_id",)},
     defaults={
-        **encoding.DEFAULTS, "attention_window": 512, "pad_token_id": 1, "bos_token_id": 0, "sep_token_id": 2,
+        **bert.DEFAULTS, "attention_window": 512, "pad_token_id": 1, "bos_token_id": 0, "sep_token_id": 2,
         "mask_token_id": 50_264,
     },
     fixed={"tie_word_embeddings": True, "is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
@@ -178,9 +178,9 @@ PUBLISHED = Published(
         "initializer_range", "eos_token_id", "ignore_attention_mask", "attention_mode", "position_embedding_type",
         "cls_token_id",
     ),
-    values={"activation": encoding.ACTIVATIONS},
+    values={"activation": bert.ACTIVATIONS},
     copied={"eos_token_id": "end"},
-    filled=lambda fields: encoding.filled(_counted(fields)),
+    filled=lambda fields: bert.filled(_counted(fields)),
     written_as=lambda fields: {**fields, "length": fields["length"] + fields["pad"] + 1, "windows": _each(fields)},
     heads={
         "mask": "LongformerForMaskedLM",
@@ -239,6 +239,6 @@ def _whole(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str,
 
 SYSTEM = System(
     name="longformer", about="encoder-only of 2020: windows and global tokens, for long documents", config=Config,
-    presets=PRESETS, build=build, names=NAMES, published=PUBLISHED, tasks=encoding.TASKS, adapt=adapt, unsayable=unsayable,
-    recipes=_whole(encoding.TUNING), further=_whole(encoding.FURTHER),
+    presets=PRESETS, build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, adapt=adapt, unsayable=unsayable,
+    recipes=_whole(bert.TUNING), further=_whole(bert.FURTHER),
 )  # fmt: skip

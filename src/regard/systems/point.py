@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regard.errors import SettingError
-from regard.nn.points import Deepest, Down, PointBlock, PointBody, Stage, Unit, Up
-from regard.nn.vector import VectorAttention, paper_attention, released_attention
-from regard.systems.preset import Preset, System, unpublished
+from regard.nn.points.body import Deepest, Down, PointBlock, PointBody, Stage, Unit, Up
+from regard.nn.points.vector_attention import VectorAttention, paper_attention, released_attention
+from regard.systems.common.system import Preset, System, unpublished
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import nn
 
 from regard.errors import SettingError
-from regard.nn.convolution import (
+from regard.nn.vision.convnet import (
     BatchNorm,
     Convolution,
     Convolutional,
@@ -23,10 +23,10 @@ from regard.nn.convolution import (
     classic_stage,
     convolutional_weights,
 )
-from regard.nn.dense import Tap
-from regard.systems import seeing
-from regard.systems.preset import Preset, System
-from regard.weights import Entry, Names, Published, Tensors, entry, under
+from regard.nn.vision.dense import Tap
+from regard.systems.common import vision
+from regard.systems.common.system import Preset, System
+from regard.weights.tables import Entry, Names, Published, Tensors, entry, under
 
 STAGES = 4
 
@@ -91,12 +91,12 @@ PRESETS = {
         replace(FIFTY, size=28, start=32, widths=(32, 64, 128, 256), depths=(2, 2, 2, 2), block="basic", kernel=3,
                 stride=1, pool=False),
         2_795_040,
-        seeing.ninety({}, passes=30, accumulate=1, rate=2e-3),
+        vision.ninety({}, passes=30, accumulate=1, rate=2e-3),
     ),
     "resnet-18": Preset(
-        replace(FIFTY, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block="basic"), 11_176_512, seeing.ninety(CUT)
+        replace(FIFTY, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block="basic"), 11_176_512, vision.ninety(CUT)
     ),
-    "resnet-50": Preset(FIFTY, 23_508_032, seeing.ninety(CUT)),
+    "resnet-50": Preset(FIFTY, 23_508_032, vision.ninety(CUT)),
 }  # fmt: skip
 """Counted without the matrix for classes, which comes with the data: with a thousand of them 11,689,512 and 25,557,032."""
 
@@ -127,7 +127,7 @@ def _unit(ours: str, theirs: str) -> Iterator[Entry]:
     """A convolution and its batch norm, with the statistics that it has gathered."""
     yield entry(f"{ours}.conv.weight", f"{theirs}.convolution.weight")
     yield entry(f"{ours}.norm.{{part}}", f"{theirs}.normalization.{{part}}")
-    for part in seeing.GATHERED:
+    for part in vision.GATHERED:
         yield entry(f"{ours}.norm.{part}", f"{theirs}.normalization.{part}")
 
 
@@ -166,7 +166,7 @@ PUBLISHED = Published(
 
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix."""
-    return config, under(seeing.uncounted(tensors), "resnet.", ("classifier.*",))
+    return config, under(vision.uncounted(tensors), "resnet.", ("classifier.*",))
 
 
 def unsayable(config: Config) -> str:
@@ -179,21 +179,21 @@ def unsayable(config: Config) -> str:
 
 
 RECIPES = {
-    "segment": seeing.ninety({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
-    "depth": seeing.ninety({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "segment": vision.ninety({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "depth": vision.ninety({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
 }
 
 FURTHER = {
-    "classify": seeing.ninety(
+    "classify": vision.ninety(
         {**CUT, "crop": 0.5}, passes=10, images=64, accumulate=1, rate=2e-4, warmup=0.1, decay=0.01
     ),
-    "segment": seeing.ninety({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
-    "depth": seeing.ninety({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "segment": vision.ninety({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "depth": vision.ninety({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
 }
 """For weights that have learnt already."""
 
 SYSTEM = System(
     name="resnet", about="residual convolutions of 2015, the baseline of pictures", config=Config, presets=PRESETS,
     build=build, tasks=("classify", "segment", "depth"), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt,
-    dress=lambda config, tensors: seeing.counted(tensors), unsayable=unsayable, recipes=RECIPES, further=FURTHER,
+    dress=lambda config, tensors: vision.counted(tensors), unsayable=unsayable, recipes=RECIPES, further=FURTHER,
 )  # fmt: skip

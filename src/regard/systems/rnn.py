@@ -15,14 +15,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.recurrent import CellName, Closed, Kept, Order, Reader, Recurrent
-from regard.nn.rolling import Held, Rolling
-from regard.nn.rules import marks
-from regard.nn.tables import Tables
-from regard.systems.ancestors import Recurring
-from regard.systems.preset import RECALLS, Preset, System, unpublished
-from regard.systems.targets import prompt_of, target_of
-from regard.waists import Batch, States
+from regard.nn.attention.masks import marks
+from regard.nn.blocks.embeddings import Tables
+from regard.nn.recurrent.recurrent_state import Held, Rolling
+from regard.nn.recurrent.rnn import CellName, Closed, Kept, Order, Reader, Recurrent
+from regard.systems.common.seq2seq import Recurring
+from regard.systems.common.seq2seq_inputs import prompt_of, target_of
+from regard.systems.common.system import RECALLS, Preset, System, unpublished
+from regard.types import Batch, States
 
 WORDS = 0.3
 """Spread of the words at first, where matrices are spread by what they read."""

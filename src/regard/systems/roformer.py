@@ -14,15 +14,15 @@ import torch
 from torch import nn
 
 from regard.errors import WeightsError
-from regard.nn.block import Stack, Tokens
-from regard.nn.encoder import Embedding, EncoderOnly, encoder_weights
-from regard.nn.linear import Linear
-from regard.nn.norm import Norm
-from regard.nn.position import Sinusoid
-from regard.nn.relative import Rotary
-from regard.systems import encoding
-from regard.systems.preset import Preset, System, check_sizes
-from regard.weights import Names, Published, Tensors, entry, tied, under
+from regard.nn.attention.positions import Sinusoid
+from regard.nn.attention.relative_positions import Rotary
+from regard.nn.blocks.block import Stack, Tokens
+from regard.nn.blocks.encoder import Embedding, EncoderOnly, encoder_weights
+from regard.nn.blocks.norm import Norm
+from regard.nn.kernels.linear import Linear
+from regard.systems.common import bert
+from regard.systems.common.system import Preset, System, check_sizes
+from regard.weights.tables import Names, Published, Tensors, entry, tied, under
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Config:
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "hidden", "embedding", "vocabulary", "length", "types")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "head_dropout"))
-        encoding.check_pairs(self)
+        bert.check_pairs(self)
 
     @property
     def head_activation(self) -> str:
@@ -82,9 +82,9 @@ PRESETS = {
             BASE, width=256, depth=4, heads=4, hidden=1024, embedding=256, vocabulary=8000, length=512, start=2, end=3, mask=4
         ),
         5_282_368,
-        encoding.small(steps=10_000, tokens=8192, rate=1e-3, warmup=1000),
+        bert.small(steps=10_000, tokens=8192, rate=1e-3, warmup=1000),
     ),
-    "roformer-base": Preset(BASE, 124_099_664, encoding.pretraining(50_000, 1536)),
+    "roformer-base": Preset(BASE, 124_099_664, bert.pretraining(50_000, 1536)),
 }  # fmt: skip
 """The published count of the base, 124,197,968, has the table of sines and cosines in it, 1536 x 64, which is computed here."""
 
@@ -102,7 +102,7 @@ def build(config: Config) -> EncoderOnly:
             project=None if width == config.width else Linear(width, config.width),
         ),
         encoder=Stack(
-            encoding.encoder_blocks(config), position=Rotary(config.width // config.heads, "interleaved", values=config.values)
+            bert.encoder_blocks(config), position=Rotary(config.width // config.heads, "interleaved", values=config.values)
         ),
     )  # fmt: skip
     return encoder_weights(body)
@@ -111,12 +111,12 @@ def build(config: Config) -> EncoderOnly:
 TABLE = "roformer.encoder.embed_positions.weight"
 NAMES = Names(
     entries=(
-        *encoding.names("roformer"),
+        *bert.names("roformer"),
         entry("embedding.project.{part}", "roformer.embeddings_project.{part}"),
         entry("head.dense.{part}", "classifier.dense.{part}"),
         entry("head.classes.{part}", "classifier.out_proj.{part}"),
-        *encoding.HEADS,
-        *encoding.PREDICTIONS,
+        *bert.HEADS,
+        *bert.PREDICTIONS,
     ),
     copies=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
     drop=(TABLE,),
@@ -126,16 +126,16 @@ NAMES = Names(
 PUBLISHED = Published(
     model_type="roformer",
     architecture="RoFormerModel",
-    keys={**encoding.KEYS, "embedding": ("embedding_size",), "values": ("rotary_value",)},
+    keys={**bert.KEYS, "embedding": ("embedding_size",), "values": ("rotary_value",)},
     defaults={
-        **encoding.DEFAULTS, "vocab_size": 50_000, "max_position_embeddings": 1536, "rotary_value": False,
+        **bert.DEFAULTS, "vocab_size": 50_000, "max_position_embeddings": 1536, "rotary_value": False,
     },
     fixed={
         "is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "is_encoder_decoder": False,
     },
     harmless=("initializer_range", "eos_token_id", "summary_*"),
-    values={"activation": encoding.ACTIVATIONS},
-    filled=lambda fields: encoding.filled({**fields, "embedding": fields["embedding"] or fields["width"]}),
+    values={"activation": bert.ACTIVATIONS},
+    filled=lambda fields: bert.filled({**fields, "embedding": fields["embedding"] or fields["width"]}),
     heads={
         "mask": "RoFormerForMaskedLM",
         "classify": "RoFormerForSequenceClassification",
@@ -152,7 +152,7 @@ def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     if TABLE in tensors and not torch.allclose(tensors[TABLE].double(), _sines(config, len(tensors[TABLE])), atol=1e-2):
         raise WeightsError(f"{TABLE} holds positions that are not the sines and cosines of the paper.")
     tensors = tied(tensors, "roformer.embeddings.word_embeddings.weight", NAMES.copies[:1])
-    return config, encoding.one_bias(tensors)
+    return config, bert.one_bias(tensors)
 
 
 def _sines(config: Config, length: int) -> torch.Tensor:
@@ -166,6 +166,6 @@ def dress(config: Config, tensors: Tensors) -> Tensors:
 
 SYSTEM = System(
     name="roformer", about="encoder-only of 2021: turns queries and keys by their positions", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=encoding.TASKS, adapt=adapt, dress=dress,
-    recipes=encoding.TUNING, further=encoding.FURTHER,
+    build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, adapt=adapt, dress=dress,
+    recipes=bert.TUNING, further=bert.FURTHER,
 )  # fmt: skip

@@ -15,15 +15,15 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.block import Block, Feed, Residual, Stack
-from regard.nn.dense import Tap
-from regard.nn.norm import Norm
-from regard.nn.patches import Patches
-from regard.nn.shifted import Merge, Pyramid, RelativeTable, Windowed, skipped, swin_weights
-from regard.systems import seeing
-from regard.systems.encoding import ACTIVATIONS
-from regard.systems.preset import Preset, System
-from regard.weights import Entry, Names, Published, Tensors, entry, under
+from regard.nn.blocks.block import Block, Feed, Residual, Stack
+from regard.nn.blocks.norm import Norm
+from regard.nn.vision.dense import Tap
+from regard.nn.vision.patches import Patches
+from regard.nn.vision.swin import Merge, Pyramid, RelativeTable, Windowed, skipped, swin_weights
+from regard.systems.common import vision
+from regard.systems.common.bert import ACTIVATIONS
+from regard.systems.common.system import Preset, System
+from regard.weights.tables import Entry, Names, Published, Tensors, entry, under
 
 STAGES = 4
 
@@ -113,8 +113,8 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 
 DENSE = {
-    "segment": {**seeing.DENSE["segment"], "data": {"crop": 0.5, "flip": True, "colour": 0.4, "mixup": 0.0}},
-    "depth": {**seeing.DENSE["depth"], "data": {"crop": 1.0, "flip": True, "colour": 0.4, "mixup": 0.0}},
+    "segment": {**vision.DENSE["segment"], "data": {"crop": 0.5, "flip": True, "colour": 0.4, "mixup": 0.0}},
+    "depth": {**vision.DENSE["depth"], "data": {"crop": 1.0, "flip": True, "colour": 0.4, "mixup": 0.0}},
 }
 """Maps are not mixed, and a part of a picture that is enlarged is no nearer."""
 

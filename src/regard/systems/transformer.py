@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.block import Placement, Stack, Tokens, vaswani_block
-from regard.nn.crossing import CrossDecoder
-from regard.nn.norm import Norm
-from regard.nn.position import Added, Sinusoid, added
-from regard.nn.relative import Relative, Standing, check_relative, inside
-from regard.nn.rules import marks
-from regard.nn.state import DecoderState
-from regard.systems.preset import RECALLS, Preset, System, check_sizes
-from regard.systems.targets import Sides, prompt_of, target_of
-from regard.waists import Batch, States
-from regard.weights import Names, Published, Tensors, entry, tied
+from regard.nn.attention.masks import marks
+from regard.nn.attention.positions import Added, Sinusoid, added
+from regard.nn.attention.relative_positions import Relative, Standing, check_relative, inside
+from regard.nn.blocks.block import Placement, Stack, Tokens, vaswani_block
+from regard.nn.blocks.cross_decoder import CrossDecoder
+from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.norm import Norm
+from regard.systems.common.seq2seq_inputs import Sides, prompt_of, target_of
+from regard.systems.common.system import RECALLS, Preset, System, check_sizes
+from regard.types import Batch, States
+from regard.weights.tables import Names, Published, Tensors, entry, tied
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import SettingError
-from regard.nn.block import Placement, Tokens
-from regard.nn.crossing import CrossDecoder
-from regard.nn.halting import Mixing
-from regard.nn.position import Layout, Sinusoid
-from regard.nn.repeated import Ran, Repeated, check_repeated, most_steps, repeated
-from regard.nn.rules import marks
-from regard.nn.state import DecoderState
-from regard.systems.preset import RECALLS, Preset, System, check_sizes, unpublished
-from regard.systems.targets import Sides, prompt_of, target_of
+from regard.nn.attention.masks import marks
+from regard.nn.attention.positions import Layout, Sinusoid
+from regard.nn.blocks.act import Mixing
+from regard.nn.blocks.block import Placement, Tokens
+from regard.nn.blocks.cross_decoder import CrossDecoder
+from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.universal import Ran, Repeated, check_repeated, most_steps, repeated
+from regard.systems.common.seq2seq_inputs import Sides, prompt_of, target_of
+from regard.systems.common.system import RECALLS, Preset, System, check_sizes, unpublished
 from regard.systems.transformer import recipe
-from regard.waists import IGNORE, Batch, States
+from regard.types import IGNORE, Batch, States
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.nn.block import Placement, Tokens
-from regard.nn.encoder import first_states
-from regard.nn.halting import Mixing
-from regard.nn.position import Layout, Sinusoid
-from regard.nn.repeated import Repeated, check_repeated, most_steps, repeated
-from regard.nn.rules import Packed, Real, Rule, join, marks
-from regard.systems import encoding
-from regard.systems.preset import Preset, System, check_sizes, unpublished
-from regard.systems.targets import places
-from regard.waists import Batch, States
+from regard.nn.attention.masks import Packed, Real, Rule, join, marks
+from regard.nn.attention.positions import Layout, Sinusoid
+from regard.nn.blocks.act import Mixing
+from regard.nn.blocks.block import Placement, Tokens
+from regard.nn.blocks.encoder import first_states
+from regard.nn.blocks.universal import Repeated, check_repeated, most_steps, repeated
+from regard.systems.common import bert
+from regard.systems.common.seq2seq_inputs import places
+from regard.systems.common.system import Preset, System, check_sizes, unpublished
+from regard.types import Batch, States
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ BASE = Config()
 MINI = replace(BASE, width=256, heads=4, hidden=1024, vocabulary=8000, length=256, start=2, end=3, mask=4)
 PRESETS = {
     "universal-encoder-mini": Preset(
-        MINI, 2_912_576, encoding.small(steps=10_000, tokens=8192, rate=5e-4, warmup=1000)
+        MINI, 2_912_576, bert.small(steps=10_000, tokens=8192, rate=5e-4, warmup=1000)
     ),
     "universal-encoder-mini-halting": Preset(
-        replace(MINI, halting=True), 2_912_833, encoding.small(steps=10_000, tokens=8192, rate=5e-4, warmup=1000)
+        replace(MINI, halting=True), 2_912_833, bert.small(steps=10_000, tokens=8192, rate=5e-4, warmup=1000)
     ),
     "universal-encoder-base": Preset(
         replace(BASE, width=1024, heads=16, hidden=4096, norm="pre", positions="halves", times="learned"),
-        44_943_162, encoding.pretraining(),
+        44_943_162, bert.pretraining(),
     ),
 }  # fmt: skip
 
@@ -167,6 +167,6 @@ def build(config: Config) -> UniversalEncoder:
 
 SYSTEM = System(
     name="universal-encoder", about="encoder of one block that is repeated, with or without halting", config=Config,
-    presets=PRESETS, build=build, tasks=encoding.TASKS, unsayable=unpublished, recipes=encoding.TUNING,
-    further=encoding.FURTHER,
+    presets=PRESETS, build=build, tasks=bert.TASKS, unsayable=unpublished, recipes=bert.TUNING,
+    further=bert.FURTHER,
 )  # fmt: skip

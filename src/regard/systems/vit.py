@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from regard.errors import SettingError
-from regard.nn.block import Stack
-from regard.nn.dense import Tap
-from regard.nn.norm import Norm
-from regard.nn.patches import (
+from regard.nn.blocks.block import Stack
+from regard.nn.blocks.norm import Norm
+from regard.nn.vision.dense import Tap
+from regard.nn.vision.patches import (
     Grid,
     PatchEncoder,
     Patches,
@@ -24,10 +24,10 @@ from regard.nn.patches import (
     patch_weights,
     quarters,
 )
-from regard.systems import seeing
-from regard.systems.encoding import ACTIVATIONS
-from regard.systems.preset import Preset, System
-from regard.weights import Names, Published, Tensors, entry, under
+from regard.systems.common import vision
+from regard.systems.common.bert import ACTIVATIONS
+from regard.systems.common.system import Preset, System
+from regard.weights.tables import Names, Published, Tensors, entry, under
 
 
 @dataclass(frozen=True)
@@ -84,21 +84,21 @@ PRESETS = {
         replace(BASE, size=28, patch=4, width=192, depth=9, heads=3, hidden=768),
         4_023_360,
         # chosen on a part of Fashion-MNIST's training pictures; those who may be mirrored gain by data.flip
-        seeing.imagenet(passes=80, images=512, accumulate=1, rate=1.5e-3, warmup=0.1, decay=0.05, smoothing=0.1)
+        vision.imagenet(passes=80, images=512, accumulate=1, rate=1.5e-3, warmup=0.1, decay=0.05, smoothing=0.1)
         | {"data": {"shift": 0.1, "erase": 0.3}},
     ),
     "vit-small": Preset(
-        replace(BASE, width=384, heads=6, hidden=1536), 21_665_664, seeing.imagenet(accumulate=4, rate=1e-3, decay=0.1)
+        replace(BASE, width=384, heads=6, hidden=1536), 21_665_664, vision.imagenet(accumulate=4, rate=1e-3, decay=0.1)
     ),
-    "vit-base-32": Preset(replace(BASE, patch=32, dropout=0.1), 87_455_232, seeing.imagenet()),
-    "vit-base-16": Preset(replace(BASE, dropout=0.1), 85_798_656, seeing.imagenet()),
+    "vit-base-32": Preset(replace(BASE, patch=32, dropout=0.1), 87_455_232, vision.imagenet()),
+    "vit-base-16": Preset(replace(BASE, dropout=0.1), 85_798_656, vision.imagenet()),
     "vit-large-16": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, hidden=4096, dropout=0.1), 303_301_632, seeing.imagenet()
+        replace(BASE, width=1024, depth=24, heads=16, hidden=4096, dropout=0.1), 303_301_632, vision.imagenet()
     ),
     "vit-huge-14": Preset(
         replace(BASE, patch=14, width=1280, depth=32, heads=16, hidden=5120, dropout=0.1),
         630_764_800,
-        seeing.imagenet(
+        vision.imagenet(
             passes=14, rate=3e-4, schedule="linear", decay=0.1
         ),  # of 300 million pictures: never on ImageNet alone
     ),
@@ -119,7 +119,7 @@ def build(config: Config) -> PatchEncoder:
 
 
 NAMES = Names(
-    entries=(*seeing.names("vit"), entry("head.classes.{part}", "classifier.{part}")),
+    entries=(*vision.names("vit"), entry("head.classes.{part}", "classifier.{part}")),
     heads=("classifier.*", "vit.pooler.*", "decoder.*", "vit.embeddings.mask_token"),
 )
 """The models of `transformers` 5 have other names in memory, and these on the disk."""
@@ -127,21 +127,21 @@ NAMES = Names(
 PUBLISHED = Published(
     model_type="vit",
     architecture="ViTModel",
-    keys=seeing.KEYS,
-    defaults=seeing.DEFAULTS,
+    keys=vision.KEYS,
+    defaults=vision.DEFAULTS,
     fixed={"qkv_bias": True},
     harmless=("initializer_range", "encoder_stride", "pooler_*"),
     values={"activation": ACTIVATIONS},
-    filled=seeing.square,
+    filled=vision.square,
     heads={"classify": "ViTForImageClassification"},
 )  # fmt: skip
 
 
 def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; those of timm and torchvision have names of their own, and q, k, v in one."""
-    for sign, entries in (("pos_embed", seeing.TIMM), ("encoder.pos_embedding", seeing.TORCHVISION)):
+    for sign, entries in (("pos_embed", vision.TIMM), ("encoder.pos_embedding", vision.TORCHVISION)):
         if sign in tensors:
-            tensors = seeing.translated(NAMES, entries, tensors, config.depth)
+            tensors = vision.translated(NAMES, entries, tensors, config.depth)
     tensors = under(tensors, "vit.", ("classifier.*", "decoder.*"))
     if "vit.embeddings.cls_token" in tensors:
         return config, tensors
@@ -159,5 +159,5 @@ def unsayable(config: Config) -> str:
 SYSTEM = System(
     name="vit", about="encoder of 2020 that reads pictures as patches", config=Config, presets=PRESETS, build=build,
     tasks=("classify", "segment", "depth"), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt,
-    unsayable=unsayable, recipes=seeing.DENSE, further=seeing.FURTHER,
+    unsayable=unsayable, recipes=vision.DENSE, further=vision.FURTHER,
 )  # fmt: skip

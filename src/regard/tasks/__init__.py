@@ -8,36 +8,36 @@ from typing import Any
 from regard import index
 from regard.errors import SettingError, UnknownName
 from regard.lazy import LazyTable
-from regard.tasks.task import Task
+from regard.tasks.base import Task
 
 __all__ = ["GATHERING", "SEEING", "TASKS", "Task", "every", "find_task", "forms", "idle", "means"]
 
 TASKS: LazyTable[Task] = LazyTable({
     "translate": "regard.tasks.translate:Translate",
-    "language": "regard.tasks.language:Language",
-    "mask": "regard.tasks.mask:Mask",
+    "language": "regard.tasks.lm:Language",
+    "mask": "regard.tasks.mlm:Mask",
     "classify": "regard.tasks.classify:Classify",
     "tag": "regard.tasks.tag:Tag",
-    "span": "regard.tasks.span:SpanTask",
+    "span": "regard.tasks.qa:SpanTask",
     "choose": "regard.tasks.choose:Choose",
     "embed": "regard.tasks.embed:Embed",
-    "recall": "regard.tasks.recall:Recall",
+    "recall": "regard.tasks.algorithmic:Recall",
 }, instances=True)  # fmt: skip
 
 
 SEEING: LazyTable[Task] = LazyTable({
-    "classify": "regard.tasks.recognise:Recognise",
+    "classify": "regard.tasks.image_classification:Recognise",
     "segment": "regard.tasks.segment:Segment",
     "depth": "regard.tasks.depth:Depth",
-    "draw": "regard.tasks.painting:Painting",
+    "draw": "regard.tasks.image_generation:Painting",
     "caption": "regard.tasks.caption:Caption",
 }, instances=True)  # fmt: skip
 """The same names where they are asked of bodies that read pictures."""
 
 
 GATHERING: LazyTable[Task] = LazyTable({
-    "classify": "regard.tasks.discern:Discern",
-    "segment": "regard.tasks.partition:Partition",
+    "classify": "regard.tasks.point_classification:Discern",
+    "segment": "regard.tasks.point_segmentation:Partition",
 }, instances=True)  # fmt: skip
 """The same names where they are asked of bodies that read points."""
 

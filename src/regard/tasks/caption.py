@@ -15,26 +15,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.captions import SUFFIXES, Captioned, asked_of, iterate_captioned, part_of
-from regard.data.files import Complain
-from regard.data.plan import Alike, Epochs, Even, Shape
-from regard.data.rows import Empty
+from regard.data.batching.samplers import Alike, Epochs, Even, Shape
+from regard.data.images.captions import SUFFIXES, Captioned, asked_of, iterate_captioned, part_of
 from regard.data.settings import Data
+from regard.data.text.files import Complain
+from regard.data.text.tables import Empty
 from regard.decode.search import search
 from regard.decode.settings import Decode
-from regard.disk import write_json
 from regard.errors import SettingError
-from regard.inputs.captions import Captions
-from regard.inputs.rows import pad
-from regard.inputs.text import END, PAD, START, Role, Text
-from regard.tasks.asked import Asked
-from regard.tasks.cider import cider, words
-from regard.tasks.opened import place_of, row_of
-from regard.tasks.pictured import CHANGED, Pictured, Seeing, opened, together
-from regard.tasks.readers import names_of
-from regard.tasks.spoken import likelihood, spoken
-from regard.tasks.task import SEARCH, SPOKEN, Encoded, Scored, Sums, Terms, lengths_of
-from regard.waists import IGNORE, Answer, Batch
+from regard.files import write_json
+from regard.processors.captions import Captions
+from regard.processors.padding import pad
+from regard.processors.tokenizer.tokenizer import END, PAD, START, Role, Text
+from regard.tasks.base import SEARCH, SPOKEN, Encoded, Scored, Sums, Terms, lengths_of
+from regard.tasks.file_task import place_of, row_of
+from regard.tasks.image_task import CHANGED, Pictured, Seeing, opened, together
+from regard.tasks.metrics.cider import cider, words
+from regard.tasks.processors import names_of
+from regard.tasks.protocol import Asked
+from regard.tasks.seq2seq import likelihood, spoken
+from regard.types import IGNORE, Answer, Batch
 
 MARKS: dict[Role, str] = {"pad": PAD, "start": START, "end": END}
 """What a tokenizer is given that has no token for a part."""

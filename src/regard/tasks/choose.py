@@ -11,23 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data import unanswered
-from regard.data.files import Complain
-from regard.data.rows import Empty
 from regard.data.settings import Data
-from regard.data.tables import QUESTION, Question, iterate_questions
+from regard.data.text import unlabeled_rows
+from regard.data.text.files import Complain
+from regard.data.text.labeled import QUESTION, Question, iterate_questions
+from regard.data.text.tables import Empty
 from regard.decode.settings import Decode
 from regard.draw.confusion import MANY, draw_confusion
 from regard.errors import RegardError
-from regard.inputs.text import Text
-from regard.tasks.asked import Asked
+from regard.processors.tokenizer.tokenizer import Text
+from regard.tasks.act import thought
+from regard.tasks.base import READ, TEXT, Encoded, Scored, Sums
 from regard.tasks.classify import told_of
-from regard.tasks.each import Each
-from regard.tasks.heads import Headed, Read, first_of, read_out
-from regard.tasks.marks import Marks
-from regard.tasks.pondering import thought
-from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums
-from regard.waists import IGNORE, Answer
+from regard.tasks.metrics.per_class import Each
+from regard.tasks.protocol import Asked
+from regard.tasks.special_tokens import Marks
+from regard.tasks.text_heads import Headed, Read, first_of, read_out
+from regard.types import IGNORE, Answer
 
 
 class Choose(Headed):
@@ -44,7 +44,7 @@ class Choose(Headed):
         return iterate_questions(data, columns)
 
     def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unanswered.questions(entry, columns, complain)
+        return unlabeled_rows.questions(entry, columns, complain)
 
     def key(self, sample: Question) -> str:
         return "\0".join((sample.told, *sample.choices))

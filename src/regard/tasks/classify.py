@@ -11,23 +11,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from regard.data import unanswered
-from regard.data.files import Complain
-from regard.data.rows import Empty
 from regard.data.settings import Data
-from regard.data.tables import BETWEEN, LABELLED, Labelled, iterate_labelled
+from regard.data.text import unlabeled_rows
+from regard.data.text.files import Complain
+from regard.data.text.labeled import BETWEEN, LABELLED, Labelled, iterate_labelled
+from regard.data.text.tables import Empty
 from regard.decode.settings import Decode
 from regard.draw.confusion import MANY, draw_confusion
-from regard.draw.table import table
+from regard.draw.markdown_table import table
 from regard.errors import DataError, RegardError
-from regard.inputs.text import Text
-from regard.nn.loss import cross_entropy
-from regard.tasks.asked import Asked
-from regard.tasks.each import Each, confused
-from regard.tasks.heads import Headed, Read, first_of, read_out
-from regard.tasks.marks import Marks
-from regard.tasks.pondering import thought
-from regard.tasks.several import (
+from regard.nn.blocks.losses import cross_entropy
+from regard.processors.tokenizer.tokenizer import Text
+from regard.tasks.act import thought
+from regard.tasks.base import READ, TEXT, Encoded, Scored, Sums, Terms
+from regard.tasks.metrics.per_class import Each, confused
+from regard.tasks.multilabel import (
     PUBLISHED,
     SEVERAL,
     as_learnt,
@@ -38,8 +36,10 @@ from regard.tasks.several import (
     rows_of,
     tells_several,
 )
-from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Terms
-from regard.waists import Answer, Batch
+from regard.tasks.protocol import Asked
+from regard.tasks.special_tokens import Marks
+from regard.tasks.text_heads import Headed, Read, first_of, read_out
+from regard.types import Answer, Batch
 
 SAID = 5
 """Classes whose probabilities are told on a terminal."""
@@ -59,7 +59,7 @@ class Classify(Headed):
         return iterate_labelled(data, columns)
 
     def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unanswered.labelled(entry, columns, complain)
+        return unlabeled_rows.labelled(entry, columns, complain)
 
     def key(self, sample: Labelled) -> str:
         return f"{sample.text}\0{sample.other}"

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from regard.data.pictures import Picture, iterate_depths
-from regard.data.rows import Empty
+from regard.data.images.labeled import Picture, iterate_depths
 from regard.data.settings import Data
+from regard.data.text.tables import Empty
 from regard.decode.settings import Decode
-from regard.inputs.pixels import read_depth
-from regard.nn.dense import depth_head, settled
-from regard.nn.depth_loss import inverse, metric_loss, relative_loss
-from regard.tasks.asked import Asked
-from regard.tasks.dense_scores import Distances, as_depth
-from regard.tasks.mapped import Mapped
-from regard.tasks.opened import source_of
-from regard.tasks.pictured import Seeing, sized_of
-from regard.tasks.task import Encoded, Scored, Sums, Terms
-from regard.waists import Answer, Batch
+from regard.nn.vision.dense import depth_head, settled
+from regard.nn.vision.depth_loss import inverse, metric_loss, relative_loss
+from regard.processors.image import read_depth
+from regard.tasks.base import Encoded, Scored, Sums, Terms
+from regard.tasks.dense_prediction import Mapped
+from regard.tasks.file_task import source_of
+from regard.tasks.image_task import Seeing, sized_of
+from regard.tasks.metrics.segmentation_depth import Distances, as_depth
+from regard.tasks.protocol import Asked
+from regard.types import Answer, Batch
 
 METRIC = "metres"
 """Stands among the labels of a model that tells distances; others tell nearness, up to a scale and a shift."""
@@ -137,8 +137,8 @@ class Depth(Mapped):
         """The map in colours with a scale, and as numbers: an array, and of metres millimetres as a PNG of 16 bits too."""
         from PIL import Image
 
+        from regard.draw.figure import write_whole
         from regard.draw.overlay import Measured, draw_depths
-        from regard.draw.paper import write_whole
 
         depth, relative = answer.extra["depth"], answer.extra["unit"] != METRIC
         sample = Measured(answer.extra["picture"], depth, name=name)

@@ -16,25 +16,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data import unanswered
-from regard.data.columns import SIDES
-from regard.data.files import Complain
-from regard.data.pairs import Empty, Pair
-from regard.data.plan import Epochs, Packs, Plan, Shape
+from regard.data.batching.samplers import Epochs, Packs, Plan, Shape
 from regard.data.settings import Data
-from regard.data.together import NAMES, iterate_together
+from regard.data.text import unlabeled_rows
+from regard.data.text.columns import SIDES
+from regard.data.text.contrastive_pairs import NAMES, iterate_together
+from regard.data.text.files import Complain
+from regard.data.text.pairs import Empty, Pair
 from regard.decode.settings import Decode
 from regard.errors import RegardError, SettingError
-from regard.inputs.rows import pack, pad
-from regard.inputs.text import Text
-from regard.tasks.asked import Asked
-from regard.tasks.heads import fitting, made_text
-from regard.tasks.marks import filler, framed
+from regard.processors.padding import pack, pad
+from regard.processors.tokenizer.tokenizer import Text
+from regard.tasks.act import costed
+from regard.tasks.base import READ, TEXT, Encoded, Scored, Side, Sums, Task, Terms, lengths_of
 from regard.tasks.nearest import Among, Hit
-from regard.tasks.pondering import costed
 from regard.tasks.pooling import Pooling, pooling_files, read_pooling
-from regard.tasks.task import READ, TEXT, Encoded, Scored, Side, Sums, Task, Terms, lengths_of
-from regard.waists import IGNORE, Answer, Batch, Offsets, States
+from regard.tasks.protocol import Asked
+from regard.tasks.special_tokens import filler, framed
+from regard.tasks.text_heads import fitting, made_text
+from regard.types import IGNORE, Answer, Batch, Offsets, States
 
 SCALE = 20.0
 """Cosines are multiplied by it before the softmax: a temperature of 0.05."""
@@ -84,7 +84,7 @@ class Embed(Task):
         return iterate_together(data, columns)
 
     def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unanswered.sources(entry, columns, complain, tuple(first for first, _ in NAMES))
+        return unlabeled_rows.sources(entry, columns, complain, tuple(first for first, _ in NAMES))
 
     def key(self, sample: Pair) -> str:
         return sample.source

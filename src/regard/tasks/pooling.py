@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import WeightsError
-from regard.nn.rules import marks
-from regard.waists import Batch
+from regard.nn.attention.masks import marks
+from regard.types import Batch
 
 Mode = Literal["mean", "cls", "max", "mean_sqrt_len_tokens"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from regard.decode.paths import Found
+from regard.decode.protocol import Found
 from regard.decode.settings import Decode
 from regard.errors import RegardError
-from regard.inputs.flow import Flow
-from regard.inputs.text import Text
+from regard.processors.tokenizer.stream_decoder import Flow
+from regard.processors.tokenizer.tokenizer import Text
 
 SAID = 256
 """Tokens that are said when nobody says how many."""

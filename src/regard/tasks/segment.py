@@ -14,20 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.masks import VOID, Classes, classes_in, find_classes, seen_classes
-from regard.data.pictures import Picture, iterate_masked
-from regard.data.rows import Empty
+from regard.data.images.labeled import Picture, iterate_masked
+from regard.data.images.masks import VOID, Classes, classes_in, find_classes, seen_classes
 from regard.data.settings import Data
+from regard.data.text.tables import Empty
 from regard.decode.settings import Decode
 from regard.errors import DataError
-from regard.inputs.pixels import read_mask
-from regard.nn.dense import segment_head, settled
-from regard.tasks.asked import Asked
-from regard.tasks.dense_scores import Overlap, example_of, said_of, shares_of
-from regard.tasks.mapped import Mapped
-from regard.tasks.pictured import Seeing, sized_of
-from regard.tasks.task import Encoded, Scored, Sums, Terms
-from regard.waists import IGNORE, Answer, Batch
+from regard.nn.vision.dense import segment_head, settled
+from regard.processors.image import read_mask
+from regard.tasks.base import Encoded, Scored, Sums, Terms
+from regard.tasks.dense_prediction import Mapped
+from regard.tasks.image_task import Seeing, sized_of
+from regard.tasks.metrics.segmentation_depth import Overlap, example_of, said_of, shares_of
+from regard.tasks.protocol import Asked
+from regard.types import IGNORE, Answer, Batch
 
 BESIDE = 0.4
 """Weight of the auxiliary head's loss, as DPT was published with."""
@@ -174,9 +174,9 @@ class Segment(Mapped):
         """The classes over the picture, and the mask as a PNG of their numbers, painted in the same colours."""
         from PIL import Image
 
+        from regard.draw.class_colors import class_colours
+        from regard.draw.figure import write_whole
         from regard.draw.overlay import Segmented, draw_classes
-        from regard.draw.paper import write_whole
-        from regard.draw.shades import class_colours
 
         mask, labels = answer.extra["mask"], answer.extra["labels"]
         seen = draw_classes(

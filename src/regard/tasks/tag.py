@@ -13,28 +13,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data import unanswered
-from regard.data.files import Complain
-from regard.data.plan import Shape
-from regard.data.rows import Empty
-from regard.data.schemes import OUTSIDE, Scheme, convert, entities, parted
-from regard.data.schemes import labels as all_tags
+from regard.data.batching.samplers import Shape
 from regard.data.settings import Data
-from regard.data.tagged import COLUMNS, CONLL, Tagged, iterate_tagged
+from regard.data.text import unlabeled_rows
+from regard.data.text.files import Complain
+from regard.data.text.tables import Empty
+from regard.data.text.tag_schemes import OUTSIDE, Scheme, convert, entities, parted
+from regard.data.text.tag_schemes import labels as all_tags
+from regard.data.text.tagged import COLUMNS, CONLL, Tagged, iterate_tagged
 from regard.decode.settings import Decode
 from regard.errors import DataError, RegardError
-from regard.inputs.rows import pack, pad
-from regard.inputs.text import Text
-from regard.nn.loss import cross_entropy
-from regard.nn.readout import ReadOut
-from regard.tasks.asked import Asked
-from regard.tasks.entities import Tagging, measure
-from regard.tasks.heads import numbered
-from regard.tasks.marks import Marks
-from regard.tasks.pondering import costed, thought
-from regard.tasks.task import READ, TEXT, Encoded, Scored, Sums, Terms
+from regard.nn.blocks.heads import ReadOut
+from regard.nn.blocks.losses import cross_entropy
+from regard.processors.padding import pack, pad
+from regard.processors.tokenizer.tokenizer import Text
+from regard.tasks.act import costed, thought
+from regard.tasks.base import READ, TEXT, Encoded, Scored, Sums, Terms
+from regard.tasks.metrics.ner import Tagging, measure
+from regard.tasks.protocol import Asked
+from regard.tasks.special_tokens import Marks
+from regard.tasks.text_heads import numbered
 from regard.tasks.windowed import Window, Windowed, begins, first_rows, rows_of, windows
-from regard.waists import IGNORE, Answer, Batch
+from regard.types import IGNORE, Answer, Batch
 
 WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 """A word of a text that nobody has divided, or a mark."""
@@ -49,14 +49,14 @@ class Tag(Windowed):
     sample = Tagged
     usage = '"a sentence"'
     labelled = True
-    tables = (*CONLL, *unanswered.TABLES)
+    tables = (*CONLL, *unlabeled_rows.TABLES)
     heeds = (*TEXT, *READ, "data.scheme", "data.stride", "train.smoothing")
 
     def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Tagged | Empty]:
         return iterate_tagged(data, columns)
 
     def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unanswered.sentences(entry, columns, complain)
+        return unlabeled_rows.sentences(entry, columns, complain)
 
     def key(self, sample: Tagged) -> str:
         return "\0".join(sample.words)

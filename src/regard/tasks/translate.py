@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data import unanswered
-from regard.data.files import Complain
-from regard.data.pairs import Empty, Pair, iterate_pairs
-from regard.data.plan import Block, Plan, Shape
+from regard.data.batching.samplers import Block, Plan, Shape
 from regard.data.settings import Data
+from regard.data.text import unlabeled_rows
+from regard.data.text.files import Complain
+from regard.data.text.pairs import Empty, Pair, iterate_pairs
 from regard.decode.search import Found, search
 from regard.decode.settings import Decode
 from regard.errors import DataError
-from regard.inputs.rows import pack, pad
-from regard.inputs.text import END, PAD, START, Text
-from regard.tasks.asked import Asked
-from regard.tasks.spoken import likelihood, pondered, spoken
-from regard.tasks.task import SEARCH, SPOKEN, TEXT, Encoded, Scored, Sums, Task, Terms
-from regard.waists import IGNORE, Answer, Batch
+from regard.processors.padding import pack, pad
+from regard.processors.tokenizer.tokenizer import END, PAD, START, Text
+from regard.tasks.base import SEARCH, SPOKEN, TEXT, Encoded, Scored, Sums, Task, Terms
+from regard.tasks.protocol import Asked
+from regard.tasks.seq2seq import likelihood, pondered, spoken
+from regard.types import IGNORE, Answer, Batch
 
 
 class Translate(Task):
@@ -42,7 +42,7 @@ class Translate(Task):
         return iterate_pairs(data, columns)
 
     def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unanswered.sources(entry, columns, complain)
+        return unlabeled_rows.sources(entry, columns, complain)
 
     def key(self, sample: Pair) -> str:
         return sample.source

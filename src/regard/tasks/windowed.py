@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.plan import Plan, Shape
+from regard.data.batching.samplers import Plan, Shape
 from regard.data.settings import Data
 from regard.errors import RegardError
-from regard.inputs.rows import pack, pad
-from regard.inputs.text import Text
-from regard.tasks.asked import Asked
-from regard.tasks.heads import BUDGET, NO_TEXT, fitting, made_text
-from regard.tasks.marks import beside, between, filler, framed, typed
-from regard.tasks.task import Encoded, Side, Task, lengths_of
-from regard.waists import Batch
+from regard.processors.padding import pack, pad
+from regard.processors.tokenizer.tokenizer import Text
+from regard.tasks.base import Encoded, Side, Task, lengths_of
+from regard.tasks.protocol import Asked
+from regard.tasks.special_tokens import beside, between, filler, framed, typed
+from regard.tasks.text_heads import BUDGET, NO_TEXT, fitting, made_text
+from regard.types import Batch
 
 OVERLAP = 128
 """Tokens that a window shares with the next, where a window has so many to spare."""

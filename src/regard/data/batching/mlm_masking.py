@@ -1,0 +1,109 @@
+"""Hidden words: which tokens of a row a model is asked for, and what stands there instead.
+
+Of the n tokens of a row that are not special, round(share · n) are asked for, at least one. Each of them becomes the mask in
+8 of 10 cases, another token of chance in 1, and stays as it is in 1 (BERT).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.data.batching.samplers import Indices
+
+MASKED, CHANGED = 0.8, 0.1
+"""Shares of what is asked for that become the mask, and another token."""
+
+
+class Hidden(NamedTuple):
+    """Of each row: what is read, the places that are asked for, and what stood there."""
+
+    read: list[Indices]
+    places: list[Indices]
+    right: list[Indices]
+
+
+@dataclass(frozen=True, eq=False)
+class Hiding:
+    mask: int
+    """the id that hides a token"""
+    ordinary: npt.NDArray[np.bool_]
+    """(V,) which ids are not special: only they are hidden, and only they stand in for others"""
+    share: float
+    starts: Callable[[Indices], npt.NDArray[np.bool_]] | None = None
+    """where words begin in a row, if they are hidden as a whole"""
+
+    def count(self, tokens: npt.ArrayLike) -> Indices:
+        """How many are asked for, of so many that are not special."""
+        many = np.asarray(tokens, dtype=np.int64)
+        return np.where(many > 0, np.maximum(np.rint(self.share * many), 1), 0).astype(np.int64)
+
+    def most(self, room: int, rows: int, longest: int, around: int) -> int:
+        """How many can be asked for at most in so many rows, `around` tokens of each special, that share a room."""
+        sizes = np.arange(1, max(longest - around, 1) + 1)
+        over = float((self.count(sizes) - self.share * (sizes + around)).max())
+        return int(self.share * room + rows * max(over, 0.0)) + 1
+
+    def __call__(self, rows: Sequence[npt.NDArray[np.integer]], random: np.random.Generator) -> Hidden:
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        ids = np.concatenate(rows).astype(np.int64)
+        open_ = self.ordinary[ids]
+        of = np.repeat(np.arange(len(rows)), lengths)
+        wanted = self.count(np.bincount(of[open_], minlength=len(rows)))
+        pick = self._tokens if self.starts is None else self._words
+        places = pick(ids, open_, of, wanted, random)
+        read, right = ids.copy(), ids[places]
+        read[places] = self._instead(right, random)
+        ends = np.cumsum(lengths)
+        parts = np.searchsorted(places, ends)
+        inside = places - (ends - lengths)[of[places]]
+        return Hidden(np.split(read, ends[:-1]), np.split(inside, parts[:-1]), np.split(right, parts[:-1]))
+
+    @cached_property
+    def _ids(self) -> Indices:
+        return np.flatnonzero(self.ordinary)
+
+    def _tokens(
+        self, ids: Indices, open_: npt.NDArray[np.bool_], of: Indices, wanted: Indices, random: np.random.Generator
+    ) -> Indices:
+        """Each as likely as any other of its row."""
+        at = np.flatnonzero(open_)
+        at = at[np.lexsort((random.random(len(at)), of[at]))]
+        first = np.searchsorted(of[at], np.arange(len(wanted)))
+        return np.sort(at[np.arange(len(at)) - first[of[at]] < wanted[of[at]]])
+
+    def _words(
+        self, ids: Indices, open_: npt.NDArray[np.bool_], of: Indices, wanted: Indices, random: np.random.Generator
+    ) -> Indices:
+        """Word after word of chance; one that has more pieces than are still wanted is passed over. A row whose words are
+        all longer than that has single pieces hidden."""
+        assert self.starts is not None
+        chosen = []
+        limits = np.searchsorted(of, np.arange(len(wanted) + 1))
+        for first, last, left in zip(limits, limits[1:], wanted, strict=False):
+            begins = first + np.flatnonzero(self.starts(ids[first:last]))
+            begins, ends = begins[open_[begins]], np.append(begins[1:], last)[open_[begins]]
+            taken: list[Indices] = []
+            for word in random.permutation(len(begins)) if left else ():
+                if (size := ends[word] - begins[word]) <= left:
+                    taken.append(np.arange(begins[word], ends[word]))
+                    left -= size
+                if not left:
+                    break
+            if not taken and left:
+                taken.append(random.choice(first + np.flatnonzero(open_[first:last]), left, replace=False))
+            chosen += taken
+        return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
+
+    def _instead(self, right: Indices, random: np.random.Generator) -> Indices:
+        """What stands where these are asked for."""
+        chance, many = random.random(len(right)), len(self._ids)
+        other = random.integers(0, max(many - 1, 1), len(right))
+        other += other >= np.searchsorted(self._ids, right)  # all but the right one
+        changed = np.where(chance < MASKED + CHANGED, self._ids[np.minimum(other, many - 1)], right)
+        return np.where(chance < MASKED, self.mask, changed)

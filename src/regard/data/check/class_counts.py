@@ -1,0 +1,89 @@
+"""How often each class occurs, in training and in validation: as text, as plain values, and ready to be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.data.check.findings import Report
+
+SHOWN = 20
+"""classes that are shown, the most frequent first"""
+WIDE = 24
+"""letters of the longest bar, and of a name"""
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Counts of what can be told apart; those of validation are nothing where there is none."""
+
+    title: str
+    """what is counted, such as entities by kind"""
+    train: Mapping[str, int]
+    valid: Mapping[str, int] = field(default_factory=dict)
+
+    def rows(self) -> list[tuple[str, int, float, int, float]]:
+        """Of each class: how often it is trained on and its share, how often it is validated on and its share."""
+        names = sorted({**self.train, **self.valid}, key=lambda name: (-self.train.get(name, 0), name))
+        sums = max(sum(self.train.values()), 1), max(sum(self.valid.values()), 1)
+        found = []
+        for name in names:
+            here, there = self.train.get(name, 0), self.valid.get(name, 0)
+            found.append((name, here, here / sums[0], there, there / sums[1]))
+        return found
+
+    def lines(self) -> list[str]:
+        rows = self.rows()
+        most = max((row[2] for row in rows), default=0.0) or 1.0
+        head = f"{self.title:26}{'':{WIDE + 1}}{'training':>10}{'share':>9}"
+        lines = [head + (f"{'validation':>12}{'share':>9}" if self.valid else "")]
+        for name, here, share, there, its in rows[:SHOWN]:
+            behind = f"{there:>12,}{percent(its):>9}" if self.valid else ""
+            lines.append(f"{short(name):26}{bar(share / most):{WIDE + 1}}{here:>10,}{percent(share):>9}{behind}")
+        if len(rows) > SHOWN:
+            rest = rows[SHOWN:]
+            behind = (
+                f"{sum(row[3] for row in rest):>12,}{100 * sum(row[4] for row in rest):>7.1f} %" if self.valid else ""
+            )
+            here, share = sum(row[1] for row in rest), sum(row[2] for row in rest)
+            lines.append(f"{f'… {len(rest):,} others':26}{'':{WIDE + 1}}{here:>10,}{100 * share:>7.1f} %{behind}")
+        return lines
+
+
+def short(name: str) -> str:
+    shown = "".join(letter if letter.isprintable() else "�" for letter in name)
+    return shown if len(shown) <= WIDE else shown[: WIDE - 1] + "…"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 0.0005 or not share else "< 0.05 %"
+
+
+def bar(share: float) -> str:
+    """So much of the widest, in eighths of a letter; whatever occurs is seen."""
+    eighths = max(round(share * WIDE * 8), int(share > 0))
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+@dataclass(frozen=True)
+class ClassReport(Report):
+    """A report on data that has classes: also how these are spread."""
+
+    spreads: tuple[Spread, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        told = {
+            spread.title: {"training": dict(spread.train), "validation": dict(spread.valid)} for spread in self.spreads
+        }
+        return {**super().as_dict(), "spreads": told}
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        tables = "\n".join(line for spread in self.spreads for line in (*spread.lines(), ""))
+        if not tables:
+            return text
+        # before the pictures and the verdict, which are read last
+        head, cut, rest = text.rpartition("\n\n")
+        return f"{head}\n\n{tables}\n{rest}" if cut else f"{text}\n\n{tables}"

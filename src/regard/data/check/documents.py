@@ -1,0 +1,31 @@
+"""What is wrong with documents to pre-train an encoder on: all that may be wrong with text, and too few of them.
+
+| finding | what it is                                                                  | warning |
+|---------|-----------------------------------------------------------------------------|---------|
+| single  | one document: no text of another can stand where one does not follow        | always  |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from regard.data.check.findings import Finding, Report
+from regard.data.check.pair_survey import Advance, unheard
+from regard.data.check.text import check_texts
+from regard.data.settings import Data
+
+
+def check_documents(
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
+    advance: Advance = unheard,
+) -> Report:  # fmt: skip
+    report = check_texts(data, valid, columns, settings, advance)
+    if report.counts["documents"] != 1:
+        return replace(report, task="mask")
+    what = "document, from which nobody learns whether a text follows another (BERT)"
+    advice = (
+        "Give each document a file, or a row of JSONL or Parquet, of its own; or train with --set model.pairs=false"
+    )
+    single = Finding("warning", "single", what, 1, 0.0, (), advice)
+    return replace(report, task="mask", findings=(*report.findings, single))

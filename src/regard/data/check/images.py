@@ -1,0 +1,218 @@
+"""What is wrong with pictures and what belongs to them, before an hour is lost on them. Every file is decoded.
+
+What must be put right is an error: training would stop at it, or learn from it what nobody wants. "Much" is more than a
+tenth of the pictures.
+
+| finding        | what it is                                                    | error   | warning | note   |
+|----------------|---------------------------------------------------------------|---------|---------|--------|
+| unreadable     | a table or a folder that cannot be read to its end            | always  |         |        |
+| encoding, format, header | as in any table                                     | always  |         |        |
+| missing        | rows that name a file that is not there                       | always  |         |        |
+| partner        | pictures without a mask or a depth, and the other way round   | always  |         |        |
+| broken         | files that cannot be decoded: cut off, no pictures, too large | always  |         |        |
+| empty          | rows without a picture or what belongs to it                  | if much | else    |        |
+| skipped        | hidden files, and those that are no pictures by their names   |         |         | always |
+| tiny           | a side of less than 8 pixels                                  | if much | else    |        |
+| stripe         | one side ten times the other                                  |         | always  |        |
+| huge           | more than 25 megapixels                                       |         | always  |        |
+| blank          | one colour only                                               | if much | else    |        |
+| animated, turned, clear | what moves, lies on its side, can be seen through    |         |         | always |
+| modes          | kinds of pixels, where they are not all red, green and blue   |         |         | always |
+| few            | pictures                                                      | < 2     | < 100   |        |
+| classes, one_class, many_classes, rare, imbalance, unknown | as of texts       | so      | so      | so     |
+| duplicates     | the same pixels, whatever file they are in                    |         | always  |        |
+| contradiction  | the same pixels with another class, mask or depth             | if much | else    |        |
+| leak           | the same in the validation set                                | always  |         |        |
+| leak_answer    | the same pixels there with another class, mask or depth       |         | always  |        |
+| mask_size      | a mask of another size than its picture                       | always  |         |        |
+| unknown_values | numbers in masks that no class has                            | always  |         |        |
+| void           | share of the pixels that is not learnt                        |         | > half  | else   |
+| absent         | classes that no mask has                                      |         | always  |        |
+| depth_shape    | a depth map whose sides have another ratio than the picture's | always  |         |        |
+| depth_size     | one of another size                                           |         |         | always |
+| depth_unknown  | one in which nothing is known                                 | if much | else    |        |
+| known          | share of the pixels whose depth is known                      |         | < half  | else   |
+| range          | how far away things are                                       |         | if odd  | else   |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from regard.data.check.class_counts import Spread
+from regard.data.check.files import SizedReport, classed, leaks_of, parts, void_share
+from regard.data.check.findings import Finding, Lengths
+from regard.data.check.image_survey import DepthSurvey, MaskSurvey, PictureSurvey
+from regard.data.check.labeled import repeated, told, too_few
+from regard.data.check.pair_survey import Advance, unheard
+from regard.data.check.pairs import SEEN, Kinds, counted, leaks, named, tallied
+from regard.data.images.labeled import depths_of, masked_of, pictures_of, plain_of
+from regard.data.images.masks import VOID, Classes, find_classes, seen_classes
+from regard.data.settings import Data
+from regard.data.sources import expand
+
+Columns = Mapping[str, str] | None
+
+KINDS: Kinds = {
+    **{kind: SEEN[kind] for kind in ("unreadable", "encoding", "format", "header")},
+    "missing": ("rows that name a file that is not there", "Put the paths right: training refuses the table.", "error", False),
+    "partner": ("files without a partner", "Add what is missing, or remove them: training stops there.", "error", False),
+    "broken": ("files that cannot be decoded", "Repair or remove them: training would stop there.", "error", False),
+    "empty": ("pictures or rows to which something is missing", "They are skipped.", "warning", True),
+    "skipped": ("files that are hidden, or no pictures by their names", "They are left out.", "note", False),
+    "mask_size": ("masks of another size than their picture", "Make them from the same file again.", "error", False),
+    "unknown_values": (
+        "masks with numbers that no class has", "Name them in classes.txt beside the masks, perhaps as void.", "error", False,
+    ),
+    "depth_shape": ("depth maps whose sides have another ratio than their picture's", "They lie askew.", "error", False),
+    "depth_size": ("depth maps of another size than their picture", "Both are resized to what the model reads.", "note", False),
+    "depth_unknown": ("depth maps in which nothing is known", "They teach nothing: remove them.", "warning", True),
+    "tiny": ("pictures with a side of less than 8 pixels", "There is nothing to see in them: remove them.", "warning", True),
+    "stripe": ("pictures of which one side is ten times the other", "Little is left where they are cut.", "warning", False),
+    "huge": (
+        "pictures of more than 25 megapixels", "Decoding them takes long, each time anew: make them smaller once.", "warning",
+        False,
+    ),
+    "blank": ("pictures of one colour only", "See whether something went wrong with them.", "warning", True),
+    "animated": ("pictures that move", "Their first frame is taken.", "note", False),
+    "turned": ("pictures whose camera lay on its side", "They are put upright, as it noted.", "note", False),
+    "clear": ("pictures that can be seen through", "They are laid on white.", "note", False),
+}  # fmt: skip
+
+NEAR, FAR = 0.1, 500.0
+"""metres, between which the middle of depth maps lies, if their unit is right"""
+
+
+def check_pictures(
+    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+) -> SizedReport:
+    """Look at pictures and their classes, and at those of validation against them."""
+    train, held = (PictureSurvey(expand(entries), columns, pictures_of) for entries in (data, valid))
+    findings = _looked(train, held, advance)
+    more, spreads = classed(train, held)
+    return _report("classify", train, held, [*findings, *more], spreads, len(train.classes))
+
+
+def check_plain(
+    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+) -> SizedReport:
+    """Look at pictures that nothing belongs to."""
+    train, held = (PictureSurvey(expand(entries), columns, plain_of) for entries in (data, valid))
+    return _report("draw", train, held, _looked(train, held, advance))
+
+
+def check_masked(
+    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+) -> SizedReport:
+    """Look at pictures and their masks."""
+    known = find_classes(expand(data)) or find_classes(expand(valid))
+    train, held = (MaskSurvey(expand(entries), columns, masked_of, known) for entries in (data, valid))
+    findings = _looked(train, held, advance)
+    there = known or _seen(train, findings)
+    for name, survey in named(train, held):
+        findings += _masks(name, survey, there)
+    if known is None and there.names and held.entries:
+        strange = {str(value): held.pixels[value] for value in there.strange(held.pixels)}
+        if strange:
+            what = f"validation: numbers in masks that are not trained on (pixels: {told(strange)})"
+            advice = "Add pictures with them to the training data, or name the classes in classes.txt."
+            findings.append(Finding("error", "unknown", what, len(strange), 0.0, (), advice))
+    counts = [
+        {name: survey.pixels[value] for name, value in zip(there.names, there.values, strict=True)}
+        for survey in (train, held)
+    ]
+    spreads = (Spread("pixels of classes", counts[0], counts[1] if held.entries else {}),) if there.names else ()
+    return _report("segment", train, held, findings, spreads, len(there.names))
+
+
+def check_depths(
+    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+) -> SizedReport:
+    """Look at pictures and their maps of depth."""
+    unit = settings.unit or None
+    train, held = (DepthSurvey(expand(entries), columns, depths_of, unit) for entries in (data, valid))
+    findings = _looked(train, held, advance)
+    for name, survey in named(train, held):
+        findings += _depths(name, survey)
+    return _report("depth", train, held, findings)
+
+
+def _looked(train: PictureSurvey, held: PictureSurvey, advance: Advance) -> list[Finding]:
+    """What is said of pictures whatever belongs to them."""
+    train.read(advance, "training pictures")
+    held.read(advance, "validation pictures")
+    findings: list[Finding] = []
+    for name, survey in named(train, held):
+        findings += tallied(name, survey.tallies, survey.rows, KINDS)
+        findings += [*modes(name, survey), *too_few(name, "pictures", survey, bool(held.entries))]
+        findings += repeated(name, "pictures", survey, "another answer")
+    return [*findings, *leaks(train, held, leaks_of("pictures"))]
+
+
+def _report(
+    task: str, train: PictureSurvey, held: PictureSurvey, findings: Iterable[Finding], spreads: tuple[Spread, ...] = (),
+    classes: int = 0,
+) -> SizedReport:  # fmt: skip
+    def count(survey: PictureSurvey) -> dict[str, int]:
+        told = {"classes": classes} if classes and survey is train else {}
+        return {"pictures": len(survey), "entries": len(survey.entries), **told}
+
+    none = np.zeros((0, 1), dtype=np.int64)
+    lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("picture",), "pictures")
+    return SizedReport(
+        task,
+        counted(train, held, count),
+        tuple(findings),
+        lengths,
+        spreads=spreads,
+        measured=sides(train),
+        measure="pixels",
+    )
+
+
+def sides(survey: PictureSurvey) -> dict[str, Any]:
+    return {"height": survey.sides[:, 0], "width": survey.sides[:, 1]}
+
+
+def modes(name: str, survey: PictureSurvey) -> Iterable[Finding]:
+    if set(survey.modes) - {"RGB"}:
+        yield Finding(
+            "note", "modes", f"{name}kinds of pixels ({told(dict(survey.modes.most_common()))})", len(survey.modes), 0.0
+        )
+
+
+def _seen(survey: MaskSurvey, findings: list[Finding]) -> Classes:
+    """The classes that masks show by themselves."""
+    if len(survey.pixels) <= VOID:
+        return seen_classes(survey.pixels)
+    what, advice = "numbers in masks, too many to be classes", "Are these masks? Photographs and depth have so many."
+    findings.append(Finding("error", "many_classes", what, len(survey.pixels), 0.0, (), advice))
+    return Classes((), ())
+
+
+def _masks(name: str, survey: MaskSurvey, there: Classes) -> Iterable[Finding]:
+    yield from parts(name, "masks", "mask", survey.pixels, there)
+    total = sum(survey.pixels.values())
+    if there.names and there.void and total:
+        void = sum(survey.pixels[value] for value in there.void) / total
+        yield void_share(f"{name}share of the pixels that is void ({', '.join(map(str, there.void))})", void)
+
+
+def _depths(name: str, survey: DepthSurvey) -> Iterable[Finding]:
+    if not survey.all:
+        return
+    known = survey.known / survey.all
+    what = f"{name}share of the pixels whose depth is known: {100 * known:.1f} %"
+    advice = "Nothing is learnt of the others." if known < 0.5 else ""
+    yield Finding("warning" if known < 0.5 else "note", "known", what, 0, known, (), advice)
+    metres = survey.metres
+    if not len(metres):
+        return
+    near, middle, far = float(metres[:, 0].min()), float(np.median(metres[:, 1])), float(metres[:, 2].max())
+    odd = not NEAR <= middle <= FAR
+    what = f"{name}depths from {near:.3g} to {far:.3g} metres, half of them below {middle:.3g}"
+    advice = "Is the unit right? Whole numbers are taken for millimetres, others for metres." if odd else ""
+    yield Finding("warning" if odd else "note", "range", what, 0, 0.0, (), advice)

@@ -1,0 +1,206 @@
+"""What is wrong with point clouds and what belongs to them, before an hour is lost on them. Every file is read.
+
+What must be put right is an error: training would stop at it, or learn from it what nobody wants. "Much" is more than a tenth
+of the clouds.
+
+| finding        | what it is                                                     | error   | warning | note   |
+|----------------|----------------------------------------------------------------|---------|---------|--------|
+| unreadable     | a table or a folder that cannot be read to its end             | always  |         |        |
+| encoding, format, header | as in any table                                      | always  |         |        |
+| missing        | rows that name a file that is not there                        | always  |         |        |
+| broken         | files that cannot be read: cut off, no clouds, without points  | always  |         |        |
+| empty          | rows without a cloud or a class, clouds outside the folders    | if much | else    |        |
+| skipped        | hidden files, and those that are no clouds by their names      |         |         | always |
+| sparse         | fewer than 64 points                                           | if much | else    |        |
+| huge           | more than five million points                                  |         | always  |        |
+| nowhere        | clouds with points that are NaN or infinite                    |         | always  |        |
+| outside        | clouds with points ten times as far off as the others          |         | always  |        |
+| place, line    | all points in one place, or on one line                        | if much | else    |        |
+| plane          | all points in one plane                                        |         | always  |        |
+| units          | clouds thirty times as large or as small as usual              |         | always  |        |
+| colours, normals | some clouds have them, and some have not                     |         | always  |        |
+| few            | clouds                                                         | < 2     | < 100   |        |
+| classes, one_class, many_classes, rare, imbalance, unknown | as of texts        | so      | so      | so     |
+| duplicates     | the same points, in whatever order and file                    |         | always  |        |
+| contradiction  | the same points with another class, or other labels            | if much | else    |        |
+| leak           | the same in the validation set                                 | always  |         |        |
+| leak_answer    | the same points there with another answer                      |         | always  |        |
+| unlabelled     | clouds whose points have no labels, or none that is a class    | always  |         |        |
+| unknown_values | labels that no class has                                       | always  |         |        |
+| void           | share of the points that is not learnt                         |         | > half  | else   |
+| absent         | classes that no cloud has                                      |         | always  |        |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from regard.data.check.class_counts import Spread
+from regard.data.check.files import SizedReport, classed, leaks_of, parts, void_share
+from regard.data.check.findings import SHOWN, Finding, Lengths
+from regard.data.check.labeled import repeated, told, too_few
+from regard.data.check.pair_survey import Advance, unheard
+from regard.data.check.pairs import SEEN, Kinds, among, counted, leaks, named, tallied
+from regard.data.check.point_cloud_survey import CloudSurvey
+from regard.data.images.masks import VOID, Classes
+from regard.data.points.labeled import clouds_of, labelled_clouds_of
+from regard.data.points.labels import find_cloud_classes, seen_cloud_classes
+from regard.data.settings import Data
+from regard.data.sources import expand
+from regard.data.synthetic.point_clouds import cloud_recipe_of
+
+Columns = Mapping[str, str] | None
+
+APART = 30.0
+"""times larger or smaller than usual, from which on a cloud has another unit"""
+
+KINDS: Kinds = {
+    **{kind: SEEN[kind] for kind in ("unreadable", "encoding", "format", "header")},
+    "missing": ("rows that name a file that is not there", "Put the paths right: training refuses the table.", "error", False),
+    "broken": ("files that cannot be read", "Repair or remove them: training would stop there.", "error", False),
+    "unlabelled": (
+        "clouds whose points have no labels", "Say which column has them: --columns label=NAME. Else remove them.", "error",
+        False,
+    ),
+    "unknown_values": (
+        "clouds with labels that no class has", "Name them in classes.txt beside the clouds, perhaps as void.", "error", False,
+    ),
+    "empty": ("clouds or rows to which something is missing", "They are skipped.", "warning", True),
+    "skipped": ("files that are hidden, or no clouds by their names", "They are left out.", "note", False),
+    "sparse": ("clouds of fewer than 64 points", "There is little to see in them: remove them.", "warning", True),
+    "huge": (
+        "clouds of more than five million points", "Reading them takes seconds, each time anew: thin them once.", "warning",
+        False,
+    ),
+    "nowhere": ("clouds with points that are NaN or infinite", "These points are left out.", "warning", False),
+    "outside": (
+        "clouds with points far outside the rest",
+        "See whether they are meant: in the frame 'unit' they press all others together.", "warning", False,
+    ),
+    "place": ("clouds with all points in one place", "There is nothing to see in them: remove them.", "warning", True),
+    "line": ("clouds with all points on one line", "See whether the right columns are read.", "warning", True),
+    "plane": ("clouds with all points in one plane", "See whether the right columns are read.", "warning", False),
+}  # fmt: skip
+
+
+def check_clouds(
+    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+) -> SizedReport:
+    """Look at clouds and their classes, and at those of validation against them."""
+    train, held = (CloudSurvey(entries, columns, clouds_of, False) for entries in _entries(data, valid))
+    findings = _looked(train, held, advance)
+    more, spreads = classed(train, held)
+    return _report("classify", train, held, [*findings, *more], spreads, len(train.classes))
+
+
+def check_labelled_clouds(
+    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+) -> SizedReport:
+    """Look at clouds and the labels of their points."""
+    entries, judged = _entries(data, valid)
+    known = find_cloud_classes(entries) or find_cloud_classes(judged)
+    train, held = (CloudSurvey(some, columns, labelled_clouds_of, True, known) for some in (entries, judged))
+    findings = _looked(train, held, advance)
+    said = known or train.inside or held.inside
+    there = said or _seen(train, findings)
+    for name, survey in named(train, held):
+        findings += _labels(name, survey, there)
+    if said is None and there.names and held.entries:
+        strange = {str(value): held.points[value] for value in there.strange(v for v in held.points if v >= 0)}
+        if strange:
+            what = f"validation: labels that are not trained on (points: {told(strange)})"
+            advice = "Add clouds with them to the training data, or name the classes in classes.txt."
+            findings.append(Finding("error", "unknown", what, len(strange), 0.0, (), advice))
+    counts = [
+        {name: survey.points[value] for name, value in zip(there.names, there.values, strict=True)}
+        for survey in (train, held)
+    ]
+    spreads = (Spread("points of classes", counts[0], counts[1] if held.entries else {}),) if there.names else ()
+    return _report("segment", train, held, findings, spreads, len(there.names))
+
+
+def _entries(data: Sequence[str], valid: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is looked at; sets that are made bring their own validation."""
+    entries, judged = expand(data), expand(valid)
+    recipes = [cloud_recipe_of(entry) for entry in entries]
+    if not judged and entries and all(recipes):
+        judged = [str(recipe.judged("valid")) for recipe in recipes if recipe is not None]
+    return entries, judged
+
+
+def _looked(train: CloudSurvey, held: CloudSurvey, advance: Advance) -> list[Finding]:
+    """What is said of clouds whatever belongs to them."""
+    train.read(advance, "training clouds")
+    held.read(advance, "validation clouds")
+    findings: list[Finding] = []
+    for name, survey in named(train, held):
+        findings += tallied(name, survey.tallies, survey.rows, KINDS)
+        findings += [*_units(name, survey, train), *_beside(name, survey)]
+        findings += too_few(name, "clouds", survey, bool(held.entries))
+        findings += repeated(name, "clouds", survey, "another answer")
+    return [*findings, *leaks(train, held, leaks_of("clouds"))]
+
+
+def _units(name: str, survey: CloudSurvey, train: CloudSurvey) -> Iterable[Finding]:
+    """Clouds whose size is in another unit, it seems, than most that are trained on."""
+    usual = train.extents[train.extents > 0]
+    if not len(usual) or not len(survey):
+        return
+    middle = float(np.median(usual))
+    sizes = survey.extents
+    odd = np.flatnonzero((sizes > APART * middle) | ((sizes < middle / APART) & (sizes > 0)))
+    if len(odd):
+        said = {int(n): f"{sizes[n]:.4g} long" for n in odd[:SHOWN]}
+        what = f"{name}clouds {APART:g} times as large or as small as usual (half of them are below {middle:.4g} long)"
+        advice = "Are all in one unit? Metres and millimetres differ so. The frame 'unit' makes all of one size."
+        yield among(survey, odd, said, "warning", "units", what, advice)
+
+
+def _beside(name: str, survey: CloudSurvey) -> Iterable[Finding]:
+    for what in ("colours", "normals"):
+        some = survey.beside[what]
+        if 0 < some < len(survey):
+            advice = "A model that reads them would see black, or nothing, in the others." if what == "colours" else (
+                "A model that reads them would see nothing in the others."
+            )  # fmt: skip
+            told_of = f"{name}clouds with {what}, while the others have none"
+            yield Finding("warning", what, told_of, some, some / max(survey.rows, 1), (), advice)
+
+
+def _report(
+    task: str, train: CloudSurvey, held: CloudSurvey, findings: Iterable[Finding], spreads: tuple[Spread, ...],
+    many: int,
+) -> SizedReport:  # fmt: skip
+    def count(survey: CloudSurvey) -> dict[str, int]:
+        said = {"classes": many} if many and survey is train else {}
+        return {"clouds": len(survey), "entries": len(survey.entries), **said}
+
+    none = np.zeros((0, 1), dtype=np.int64)
+    lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("cloud",), "clouds")
+    return SizedReport(
+        task, counted(train, held, count), tuple(findings), lengths, spreads=spreads,
+        measured={"points": train.sizes, "longest side": train.extents}, measure="clouds",
+    )  # fmt: skip
+
+
+def _seen(survey: CloudSurvey, findings: list[Finding]) -> Classes:
+    """The classes that labels show by themselves."""
+    there = [value for value in survey.points if value >= 0]
+    if len(there) <= VOID:
+        return seen_cloud_classes(there)
+    what, advice = (
+        "numbers among the labels, too many to be classes",
+        "Is the right column taken? --columns label=NAME.",
+    )
+    findings.append(Finding("error", "many_classes", what, len(there), 0.0, (), advice))
+    return Classes((), ())
+
+
+def _labels(name: str, survey: CloudSurvey, there: Classes) -> Iterable[Finding]:
+    yield from parts(name, "points", "cloud", survey.points, there)
+    total = sum(survey.points.values())
+    unknown = sum(many for value, many in survey.points.items() if value < 0 or value in there.void)
+    if there.names and unknown:
+        yield void_share(f"{name}share of the points that has no class", unknown / total)

@@ -1,0 +1,185 @@
+"""Which classes the masks of pictures have: by a small file beside them, or by the numbers that they hold.
+
+`classes.txt` has a class a line: its name, in the order of the numbers in the masks from 0; or a number and a name; or a name
+and the red, green and blue that it is painted with (before or behind it). A class that is called void, ignore or unlabelled is
+not learnt. `classes.json` is a list of names, an object of numbers and names, or
+`{"classes": [...], "void": 255, "colours": [[128, 64, 128], ...]}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.images.image_io import Colour
+from regard.data.images.labeled import folders_of
+from regard.data.text.files import lines
+from regard.errors import DataError, UnknownName
+
+FILES = ("classes.json", "classes.txt")
+ABOVE = 3
+"""Folders that such a file may lie in: that of the masks, and two above it."""
+VOID = 255
+"""What stands in a numbered mask where nothing is to be learnt; so there are 255 classes at most."""
+VOIDS = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "don't care", "dontcare")
+KEYS = ("classes", "void", "colours", "colors")
+
+_BEFORE = re.compile(r"(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})[\s,:]+(\S.*)")
+_BEHIND = re.compile(r"(.*\S)[\s,:]+(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})")
+_NUMBERED = re.compile(r"(\d+)(?:\s*[:=,]\s*|\s+)(\S.*)")
+
+
+@dataclass(frozen=True)
+class Classes:
+    names: tuple[str, ...]
+    values: tuple[int, ...]
+    """what stands in the masks for each"""
+    void: tuple[int, ...] = ()
+    """what stands where nothing is to be learnt"""
+    painted: tuple[tuple[Colour, int], ...] = ()
+    """colours and what is to stand for each; nothing: masks hold numbers"""
+
+    def __post_init__(self) -> None:
+        if len(self.names) > VOID:
+            raise DataError(f"there are {len(self.names):,} classes, and {VOID} are the most.")
+        for what, all_of in (("name", self.names), ("number", self.values)):
+            twice = next((one for one in all_of if all_of.count(one) > 1), None)
+            if twice is not None:
+                raise DataError(f"two classes have the {what} '{twice}'.")
+
+    @property
+    def colours(self) -> dict[Colour, int] | None:
+        """For `read_mask`."""
+        return dict(self.painted) or None
+
+    def numbered(self, mask: NDArray[Any], path: str = "") -> NDArray[np.uint8]:
+        """A mask with the numbers of the classes from 0 in the order of their names, and `VOID`; `path` is named in errors."""
+        table = np.full(65536, -1, dtype=np.int16)
+        table[list(self.void)] = VOID
+        table[list(self.values)] = np.arange(len(self.values))
+        found = table[mask]
+        if found.min(initial=0) < 0:
+            strange = sorted(set(np.unique(mask[found < 0]).tolist()))
+            told = f"holds {', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}, which no class has."
+            raise DataError(told, path or None, advice="Name them in classes.txt beside the masks, as void if need be.")
+        return found.astype(np.uint8)
+
+    def strange(self, values: Iterable[int]) -> list[int]:
+        """Those of the numbers of a mask that are no class and not void."""
+        return sorted(set(values) - set(self.values) - set(self.void))
+
+
+def find_classes(entries: Sequence[str]) -> Classes | None:
+    """As a file says it that lies beside the masks, or beside the table; None where there is none."""
+    for entry in entries:
+        sides = folders_of(entry, "mask")
+        folder = os.path.dirname(os.path.expanduser(entry)) if sides is None else sides[1]
+        if (found := classes_in(os.path.abspath(folder), 1 if sides is None else ABOVE)) is not None:
+            return found
+    return None
+
+
+def classes_in(folder: str, folders: int = ABOVE) -> Classes | None:
+    """As a file says it that lies in a folder of masks, or in one of those above it, `folders` in all."""
+    for _ in range(folders):
+        for name in FILES:
+            if os.path.isfile(os.path.join(folder, name)):
+                return read_classes(os.path.join(folder, name))
+        folder = os.path.dirname(folder)
+    return None
+
+
+def seen_classes(values: Iterable[int]) -> Classes:
+    """Of masks that nothing is said about: each number is a class that is called so. The highest that its bits can hold, 255 or
+    65,535, is void, where the number before it does not occur, and two others do: masks of 0 and 255 are of two classes."""
+    there = sorted(set(values))
+    void = tuple(value for value in (255, 65535) if there[-1:] == [value] and value - 1 not in there and len(there) > 2)
+    kept = tuple(value for value in there if value not in void)
+    return Classes(tuple(map(str, kept)), kept, void)
+
+
+def read_classes(path: str | Path) -> Classes:
+    path = Path(path)
+    try:
+        found = _object(path) if path.suffix == ".json" else _lines(path)
+    except DataError as error:
+        raise error if error.path else DataError(error.problem, path) from error
+    if not found.names:
+        raise DataError("names no class.", path)
+    return found
+
+
+def _made(named: Sequence[tuple[int, str]], colours: Sequence[Colour], void: Sequence[int]) -> Classes:
+    """Of numbers and names, in their order; those that are called void are void."""
+    unlearnt = {value for value, name in named if name.lower() in VOIDS} | set(void)
+    kept = [(value, name) for value, name in named if value not in unlearnt]
+    if any(not 0 <= value <= 65535 for value, _ in named):
+        raise DataError("a class has a number above 65,535.")
+    if colours and len(colours) != len(named):
+        raise DataError(f"there are {len(colours)} colours for {len(named)} classes.")
+    painted = tuple((colour, value) for colour, (value, _) in zip(colours, named, strict=bool(colours)))
+    if len(dict(painted)) < len(painted):
+        raise DataError("two classes are painted with one colour.")
+    return Classes(tuple(name for _, name in kept), tuple(value for value, _ in kept), tuple(sorted(unlearnt)), painted)
+
+
+def _lines(path: Path) -> Classes:
+    texts = [text.strip() for _, text in lines(path) if text.strip() and not text.lstrip().startswith("#")]
+    names, colours = texts, list[Colour]()
+    for form, name_at, first in ((_BEFORE, 4, 1), (_BEHIND, 1, 2)):
+        found = [form.fullmatch(text) for text in names]
+        if names and all(found) and not colours:
+            colours = [_colour([int(match[first + n]) for n in range(3)]) for match in found if match]
+            names = [match[name_at].rstrip(" ,:") for match in found if match]
+    numbers = [_NUMBERED.fullmatch(name) for name in names]
+    if names and all(numbers):
+        return _made([(int(match[1]), match[2]) for match in numbers if match], colours, ())
+    return _made(list(enumerate(names)), colours, ())
+
+
+def _colour(value: Sequence[int]) -> Colour:
+    red, green, blue = (int(part) for part in value)
+    if not all(0 <= part <= 255 for part in (red, green, blue)):
+        raise DataError(f"[{red}, {green}, {blue}] is no colour: its parts go from 0 to 255.")
+    return red, green, blue
+
+
+def _object(path: Path) -> Classes:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"is not JSON: {error}.", path) from error
+    if isinstance(said, dict) and "classes" not in said and all(str(key).isdigit() for key in said):
+        said = {"classes": said}
+    if isinstance(said, list):
+        said = {"classes": said}
+    if not isinstance(said, dict) or "classes" not in said:
+        raise DataError("names no classes.", path, advice='Write them as {"classes": ["road", …], "void": 255}.')
+    for key in said:
+        if key not in KEYS:
+            raise UnknownName("key", str(key), KEYS, f"It stands in {path}.")
+    try:
+        classes = said["classes"]
+        pairs = sorted((int(key), str(name)) for key, name in classes.items()) if isinstance(classes, dict) else None
+        named = pairs if pairs is not None else [(value, str(name)) for value, name in enumerate(classes)]
+        colours = said.get("colours") or said.get("colors") or []
+        if isinstance(colours, dict):
+            colours = [colours[name] for _, name in named]
+        return _made(named, [_colour(colour) for colour in colours], _void(said.get("void"), named))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise DataError(f"says something else than classes, void and colours ({error}).", path) from error
+
+
+def _void(said: Any, named: Sequence[tuple[int, str]]) -> list[int]:
+    if said is None:
+        return []
+    numbers = {name: value for value, name in named}
+    return [numbers[one] if isinstance(one, str) else int(one) for one in (said if isinstance(said, list) else [said])]

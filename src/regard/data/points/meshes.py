@@ -1,0 +1,224 @@
+"""Meshes: OFF, OBJ and STL, and by trimesh GLB.
+
+What is text is read here, line by line: so a wrong one is named, and what files of well-known sets have (`OFF490 518 0` in one
+line) is understood. Faces of more than three corners are cut into triangles that share the first.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.points.cloud import LIMIT, Raw, Wrong
+from regard.data.points.mesh_sampling import fans
+from regard.data.points.number_lines import decoded, rows_of
+
+INSTALL = "pip install 'regard[clouds]'"
+_OFF = re.compile(r"(ST)?(C)?(N)?OFF(?![A-Za-z])\s*(.*)")
+
+
+# -- OFF
+
+
+def read_off(content: bytes) -> Raw:
+    texts = decoded(content)
+    full = [(line, bare) for line, text in enumerate(texts, start=1) if (bare := text.partition("#")[0].strip())]
+    if not full:
+        raise Wrong("is empty.", "Copy or download it again, or remove it.")
+    said = _OFF.fullmatch(full[0][1])
+    if said is None:
+        problem = f"is no OFF file: it begins with '{full[0][1][:40]}'."
+        raise Wrong(problem, "OFF, COFF, NOFF and CNOFF are read, as text in three dimensions.", full[0][0])
+    rest = full[1:]
+    line, counts = (full[0][0], said[4]) if said[4] else rest.pop(0) if rest else (full[0][0], "")
+    words = counts.split()
+    if len(words) < 2 or not all(word.isdigit() for word in words[:2]):
+        problem = f"'{counts[:40]}' does not say how many vertices and faces there are."
+        raise Wrong(problem, "'BINARY' files are not read." if "BINARY" in counts else "", line)
+    vertices, faces = int(words[0]), int(words[1])
+    if vertices + faces > len(rest):
+        problem = f"promises {vertices:,} vertices and {faces:,} faces, and {len(rest):,} lines follow."
+        raise Wrong(problem, "It is cut off or damaged: copy or download it again.", line)
+    return _off(said, rest[:vertices], rest[vertices : vertices + faces])
+
+
+def _off(said: re.Match[str], vertices: Sequence[tuple[int, str]], faces: Sequence[tuple[int, str]]) -> Raw:
+    coloured, upright = bool(said[2]), bool(said[3])
+    wide = 3 + 3 * upright + 3 * coloured
+    table = _table(vertices, wide, "a vertex")
+    normals = table[:, 3:6] if upright else None
+    first = 3 + 3 * upright
+    colours = table[:, first : first + 3] if coloured else None
+    if colours is not None and colours.max(initial=0) > 1:
+        colours = np.rint(colours)
+    return Raw(table[:, :3], colours, normals, faces=_corners(faces, len(vertices)))
+
+
+def _table(rows: Sequence[tuple[int, str]], wide: int, what: str) -> NDArray[np.float64]:
+    """Numbers of lines that comments may stand between."""
+    if not rows:
+        return np.zeros((0, wide))
+    try:
+        return rows_of([text for _, text in rows], 1, wide, what, more=True)
+    except Wrong as error:
+        line = rows[(error.line or 1) - 1][0]
+        raise Wrong(error.problem, error.advice, line) from error
+
+
+def _corners(rows: Sequence[tuple[int, str]], vertices: int) -> NDArray[np.int64]:
+    counts, corners = np.zeros(len(rows), np.int64), list[int]()
+    for place, (line, text) in enumerate(rows):
+        words = text.split()
+        try:
+            many = int(words[0])
+            numbers = [int(word) for word in words[1 : 1 + many]]
+            if len(numbers) != many:
+                raise ValueError
+        except ValueError as error:
+            raise Wrong(
+                f"'{text[:60]}' is no face.", "It has a count and as many numbers of vertices.", line
+            ) from error
+        counts[place] = many
+        corners += numbers
+    return fans(counts, np.array(corners, np.int64), vertices)
+
+
+# -- OBJ
+
+
+def read_obj(content: bytes) -> Raw:
+    """Vertices (with colours behind them, where there are) and faces; materials, textures and curves are not looked at."""
+    vertices: list[list[str]] = []
+    lines: list[int] = []
+    counts, corners = list[int](), list[int]()
+    for line, text in _continued(decoded(content)):
+        words = text.partition("#")[0].split()
+        if not words:
+            continue
+        if words[0] == "v":
+            vertices.append(words[1:])
+            lines.append(line)
+        elif words[0] == "f":
+            numbers = [_corner(word, len(vertices), line) for word in words[1:]]
+            counts.append(len(numbers))
+            corners += numbers
+    if not vertices:
+        raise Wrong("holds no vertices.", "Lines 'v x y z' are wanted.")
+    table = _vertices(vertices, lines)
+    colours = table[:, 3:] if table.shape[1] == 6 else None
+    faces = fans(np.array(counts, np.int64), np.array(corners, np.int64), len(vertices))
+    return Raw(table[:, :3], colours, faces=faces if len(faces) else None)
+
+
+def _continued(texts: Sequence[str]) -> list[tuple[int, str]]:
+    """Lines that end in a backslash go on in the next."""
+    found: list[tuple[int, str]] = []
+    joined = ""
+    for line, text in enumerate(texts, start=1):
+        if text.endswith("\\"):
+            joined += text[:-1] + " "
+            continue
+        found.append((line, joined + text))
+        joined = ""
+    return [*found, (len(texts), joined)] if joined else found
+
+
+def _vertices(vertices: Sequence[Sequence[str]], lines: Sequence[int]) -> NDArray[np.float64]:
+    """Three numbers each, or six where all have colours; a fourth is a weight."""
+    wide = 6 if all(len(words) == 6 for words in vertices) else 3
+    return _table([(line, " ".join(words)) for line, words in zip(lines, vertices, strict=True)], wide, "a vertex")
+
+
+def _corner(word: str, vertices: int, line: int) -> int:
+    """The vertex of `7`, `7/2`, `7//3` or `7/2/3`, from 0; below 0 they are counted back from the last that was named."""
+    try:
+        number = int(word.partition("/")[0])
+    except ValueError as error:
+        raise Wrong(
+            f"'{word[:40]}' is no corner of a face.", "It is the number of a vertex, as in 7/2/3.", line
+        ) from error
+    if number == 0 or number < -vertices:
+        raise Wrong(f"a face names vertex {number}, and {vertices:,} stand above it, counted from 1.", "", line)
+    return number - 1 if number > 0 else vertices + number
+
+
+# -- STL
+
+
+_FACET = np.dtype([("normal", "<f4", (3,)), ("corners", "<f4", (3, 3)), ("said", "<u2")])
+"""50 bytes"""
+
+
+def read_stl(content: bytes) -> Raw:
+    """Triangles, as bytes or as text; each has corners of its own."""
+    if content[:5].lower() == b"solid" and b"facet" in content[:4096].lower():
+        return _facets(decoded(content))
+    many = int.from_bytes(content[80:84], "little")
+    if len(content) < 84 or 84 + _FACET.itemsize * many > len(content):
+        problem = f"promises {many:,} triangles, and {max(len(content) - 84, 0):,} bytes follow."
+        raise Wrong(problem, "It is cut off or damaged: copy or download it again.")
+    if many > LIMIT:
+        raise Wrong(f"has {many:,} triangles, and at most {LIMIT:,} are read.", "Make it smaller.")
+    return _triangles(np.frombuffer(content, _FACET, many, 84)["corners"].reshape(-1, 3))
+
+
+def _facets(texts: Sequence[str]) -> Raw:
+    """Of the lines between `facet` and `endfacet` those that name a corner are read."""
+    rows: list[tuple[int, str]] = []
+    inside = 0
+    for line, text in enumerate(texts, start=1):
+        words = text.lower().split(maxsplit=1)
+        if words[:1] == ["vertex"]:
+            rows.append((line, words[1] if len(words) > 1 else ""))
+            inside += 1
+        elif words[:1] == ["endfacet"]:
+            if inside != 3:
+                raise Wrong(f"the triangle that ends here has {inside} corners.", "", line)
+            inside = 0
+    if inside:
+        raise Wrong("ends within a triangle.", "It is cut off or damaged: copy or download it again.", len(texts))
+    return _triangles(_table(rows, 3, "a corner"))
+
+
+def _triangles(corners: NDArray[Any]) -> Raw:
+    if not len(corners):
+        raise Wrong("holds no triangles.", "Write it again, or remove it.")
+    return Raw(corners, faces=np.arange(len(corners)).reshape(-1, 3))
+
+
+# -- by trimesh
+
+
+_alone = Lock()
+"""Warnings of trimesh are kept back by one thread at a time, which restores what was before."""
+
+
+def read_glb(content: bytes) -> Raw:
+    """All meshes of a scene, each in its place."""
+    try:
+        import trimesh
+    except ImportError as error:
+        raise Wrong(".glb is read by trimesh, which is not installed.", f"Install it: {INSTALL}") from error
+    logging.getLogger("trimesh").addHandler(logging.NullHandler())  # what it says of damaged files is said here
+    try:
+        with _alone, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # nothing is merged or repaired: the faces are as the file has them
+            mesh: Any = trimesh.load(io.BytesIO(content), file_type="glb", force="mesh", process=False)
+            places, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
+            colours = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
+    except Exception as error:  # its readers raise whatever the bytes lead them to
+        reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
+        raise Wrong(f"is damaged, or no GLB file ({reason}).", "Copy or download it again.") from error
+    if not len(places):
+        raise Wrong("holds no vertices.", "Write it again, or remove it.")
+    corners = fans(np.full(len(faces), 3), faces.ravel(), len(places))
+    return Raw(places, colours, faces=corners if len(corners) else None)

@@ -1,0 +1,181 @@
+"""Questions whose answers follow from rules alone: copying, turning, adding, sorting, and stories with a question.
+
+They are made anew whenever they are read, the same for the same name: `copy`, or `copy#longest=40,samples=20000,seed=3`.
+Of a question the hash of its text decides whether it belongs to the part that is trained on, validated or tested on, so
+that none is in two of them. Questions to learn from are up to `longest` long; of those to validate and to test by, every
+second is longer, up to twice that. Lengths are counted in digits, in sentences where it is a story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from regard.config import override
+from regard.data.synthetic.facts import tell
+from regard.data.text.pairs import Pair
+from regard.errors import DataError, SettingError, UnknownName
+
+PARTS = ("train", "valid", "test")
+TRIES = 100
+"""draws of one length before another is drawn: of the shortest questions there are few"""
+
+Made = tuple[str, str, tuple[int, ...]]
+"""A question, its answer, and the sentences that say it, where it is a story."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Pair):
+    """A question (`source`) and its answer (`target`)."""
+
+    support: tuple[int, ...] = ()
+    """the sentences of a story that decide the answer, from 0 on"""
+    beyond: bool | None = None
+    """whether it is longer than those that are learnt from; None: nobody has said so"""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is made, and how much of it."""
+
+    kind: str
+    longest: int = 20
+    """length of the longest question that is learnt from"""
+    samples: int = 0
+    """questions; 0: 20,000 to learn from, 1,000 to validate or test by"""
+    seed: int = 1
+    part: str = "train"
+    """train, valid or test"""
+    forwards: bool = False
+    """numbers of an addition begin with their highest digit, as people write them; else with the lowest"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("longest", 2), ("samples", 0)):
+            if getattr(self, name) < least:
+                raise SettingError(f"{self.kind}: {name} must be at least {least}, not {getattr(self, name)}.")
+        if self.part not in PARTS:
+            raise SettingError(f"{self.kind}: part must be {', '.join(PARTS)}, not '{self.part}'.")
+
+    @property
+    def count(self) -> int:
+        return self.samples or (20_000 if self.part == "train" else 1000)
+
+    def __str__(self) -> str:
+        """As it is read again: what is not as usual stands behind the name."""
+        usual = Recipe(self.kind)
+        said = [
+            f"{item.name}={str(getattr(self, item.name)).lower()}"
+            for item in fields(self)
+            if getattr(self, item.name) != getattr(usual, item.name)
+        ]
+        return self.kind + (f"#{','.join(said)}" if said else "")
+
+    def judged(self, part: str) -> Recipe:
+        """The questions to validate or to test by, of those that are learnt from."""
+        return replace(self, part=part, samples=0)
+
+
+def recipe_of(entry: str) -> Recipe | None:
+    """What a name stands for; None where it is no name but a file."""
+    kind, sign, rest = entry.partition("#")
+    if kind not in KINDS:
+        return None
+    said: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in rest.split(","))) if sign else ():
+        name, equals, value = item.partition("=")
+        known = [field.name for field in fields(Recipe) if field.name != "kind"]
+        if name not in known:
+            raise UnknownName(f"setting of {kind}", name, known)
+        if not equals:
+            raise DataError(f"'{item}' says nothing.", entry, advice=f"Write {name}=VALUE.")
+        said[name] = value
+    return override(Recipe(kind), said, f"{kind}#")
+
+
+def questions(entry: str) -> Iterator[Question]:
+    """Those that a name stands for, each once."""
+    recipe = recipe_of(entry)
+    if recipe is None:
+        raise UnknownName("kind of question", entry, KINDS)
+    make = KINDS[recipe.kind]
+    random = Random(f"{recipe.kind} {recipe.longest} {recipe.seed} {recipe.part} {recipe.forwards}")
+    made: set[str] = set()
+    full: set[int] = set()
+    """lengths of which there is nothing new"""
+    while len(made) < recipe.count:
+        beyond = recipe.part != "train" and len(made) % 2 == 1
+        lengths = range(recipe.longest + 1, 2 * recipe.longest + 1) if beyond else range(1, recipe.longest + 1)
+        left = [length for length in lengths if length not in full]
+        if not left:
+            raise DataError(
+                f"there are only {len(made):,} different questions of this kind, and {recipe.count:,} are asked for.", entry,
+                advice="Ask for fewer samples, or for longer ones.",
+            )  # fmt: skip
+        length = random.choice(left)
+        found = _new(partial(make, random, length, recipe), made, recipe)
+        if found is None:
+            full.add(length)
+            continue
+        made.add(found[0])
+        yield Question(*found[:2], entry, len(made), found[2], beyond)
+
+
+def _new(make: Callable[[], Made], made: set[str], recipe: Recipe) -> Made | None:
+    for _ in range(TRIES):
+        found = make()
+        if found[0] not in made and _part(found[0], recipe.seed) == recipe.part:
+            return found
+    return None
+
+
+def _part(question: str, seed: int) -> str:
+    """Eight of ten belong to training."""
+    number = int.from_bytes(blake2b(f"{seed} {question}".encode(), digest_size=4).digest()) % 10
+    return PARTS[max(0, number - 7)]
+
+
+def _digits(random: Random, length: int) -> str:
+    return "".join(random.choices("0123456789", k=length))
+
+
+def _copy(random: Random, length: int, recipe: Recipe) -> Made:
+    text = _digits(random, length)
+    return text, text, ()
+
+
+def _reverse(random: Random, length: int, recipe: Recipe) -> Made:
+    text = _digits(random, length)
+    return text, text[::-1], ()
+
+
+def _sorting(random: Random, length: int, recipe: Recipe) -> Made:
+    text = _digits(random, length)
+    return text, "".join(sorted(text)), ()
+
+
+def _addition(random: Random, length: int, recipe: Recipe) -> Made:
+    """Two numbers of together so many digits; the shortest has one digit each."""
+    first = random.randint(1, max(length - 1, 1))
+    one, other = (_number(random, digits) for digits in (first, max(length - first, 1)))
+    numbers = [str(number) for number in (one, other, one + other)]
+    one_said, other_said, sum_said = numbers if recipe.forwards else [number[::-1] for number in numbers]
+    return f"{one_said}+{other_said}", sum_said, ()
+
+
+def _number(random: Random, digits: int) -> int:
+    return random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+
+
+def _story(facts: int) -> Callable[[Random, int, Recipe], Made]:
+    return lambda random, length, recipe: tell(random, max(length, facts + 1), facts)
+
+
+KINDS: dict[str, Callable[[Random, int, Recipe], Made]] = {
+    "copy": _copy, "reverse": _reverse, "addition": _addition, "sorting": _sorting,
+    "facts-1": _story(1), "facts-2": _story(2), "facts-3": _story(3),
+}  # fmt: skip
+"""What can be asked for by name."""

@@ -1,0 +1,144 @@
+"""Clouds that are made by their name, the same for the same name: `solids`, or `rooms#part=test,samples=50,noise=0.03`.
+
+A name ends in the version of what is made, `solids-1`; without it the newest is meant. One cloud of them is called by its
+number: `solids-1#part=test,number=3`. Parts to learn from, to validate and to test by have nothing in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from regard.config import override
+from regard.data.points.cloud import Cloud
+from regard.data.synthetic.corruption import MOST, Turn
+from regard.data.synthetic.rooms import room
+from regard.data.synthetic.solids import KINDS as SOLIDS
+from regard.data.synthetic.solids import kind_of, solid
+from regard.errors import DataError, SettingError, UnknownName
+
+PARTS = ("train", "valid", "test")
+NEWEST = {"solids": "solids-1", "rooms": "rooms-1"}
+TASKS = {"solids-1": "classify", "rooms-1": "segment"}
+"""What is learnt from each."""
+SAMPLES = {"solids-1": (2000, 500, 500), "rooms-1": (500, 50, 100)}
+"""clouds of each part, where nobody says how many"""
+USUAL: dict[str, dict[str, Any]] = {
+    "solids-1": {"points": 1024, "noise": 0.01, "holes": 1, "turn": "any"},
+    "rooms-1": {"points": 8192, "noise": 0.01, "holes": 3, "turn": "up"},
+}
+
+
+@dataclass(frozen=True)
+class CloudRecipe:
+    """What is made, and how much of it."""
+
+    kind: str
+    part: str = "train"
+    """train, valid or test"""
+    samples: int = 0
+    """clouds; 0: as many as is usual for the part"""
+    points: int = 0
+    """points of each; 0: 1,024 of a solid, 8,192 of a room"""
+    noise: float = -1.0
+    """the deviation of every point, in radii of a solid or metres of a room; -1: 0.01"""
+    holes: int = -1
+    """balls of points that are missing, each 3 to 12 % of a solid, to 3 % of a room; -1: one in a solid, three in a room"""
+    turn: str = ""
+    """none, up (about the axis upwards) or any; nothing: solids are turned any way, rooms about the axis upwards"""
+    number: int = -1
+    """one cloud alone, from 0; -1: all"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 0), ("points", 0), ("number", -1), ("holes", -1)):
+            if getattr(self, name) < least:
+                raise SettingError(f"{self.kind}: {name} must be at least {least}, not {getattr(self, name)}.")
+        if self.part not in PARTS:
+            raise SettingError(f"{self.kind}: part must be {', '.join(PARTS)}, not '{self.part}'.")
+        if self.turn not in ("", "none", "up", "any"):
+            raise SettingError(f"{self.kind}: turn must be none, up or any, not '{self.turn}'.")
+        if self.holes > MOST:
+            raise SettingError(f"{self.kind}: there are {MOST} holes at most, not {self.holes}.")
+        if self.noise < 0 and self.noise != -1:
+            raise SettingError(f"{self.kind}: noise must be at least 0, not {self.noise}.")
+
+    @property
+    def count(self) -> int:
+        return self.samples or SAMPLES[self.kind][PARTS.index(self.part)]
+
+    @property
+    def task(self) -> str:
+        return TASKS[self.kind]
+
+    def __str__(self) -> str:
+        """As it is read again: what is not as usual stands behind the name."""
+        usual = CloudRecipe(self.kind)
+        said = [
+            f"{item.name}={getattr(self, item.name)}"
+            for item in fields(self)
+            if getattr(self, item.name) != getattr(usual, item.name)
+        ]
+        return self.kind + (f"#{','.join(said)}" if said else "")
+
+    def judged(self, part: str) -> CloudRecipe:
+        """The clouds to validate or to test by, of those that are learnt from."""
+        return replace(self, part=part, samples=0, number=-1)
+
+    def label(self, number: int) -> str:
+        """The class of one of them; nothing where its points have classes."""
+        return kind_of(number) if self.task == "classify" else ""
+
+    def numbers(self) -> range:
+        return range(self.count) if self.number < 0 else range(self.number, self.number + 1)
+
+    def made(self, number: int) -> Cloud:
+        usual = USUAL[self.kind]
+        points = self.points or usual["points"]
+        noise = usual["noise"] if self.noise < 0 else self.noise
+        holes = usual["holes"] if self.holes < 0 else self.holes
+        turn: Turn = self.turn or usual["turn"]  # type: ignore[assignment]
+        make = solid if self.task == "classify" else room
+        return make(self.part, number, points, noise, holes, turn)
+
+
+def cloud_recipe_of(entry: str) -> CloudRecipe | None:
+    """What a name stands for; None where it is no name but a file."""
+    said_kind, sign, rest = entry.partition("#")
+    kind = NEWEST.get(said_kind, said_kind)
+    if kind not in TASKS:
+        return None
+    said: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in rest.split(","))) if sign else ():
+        name, equals, value = item.partition("=")
+        known = [field.name for field in fields(CloudRecipe) if field.name != "kind"]
+        if name not in known:
+            raise UnknownName(f"setting of {said_kind}", name, known)
+        if not equals:
+            raise DataError(f"'{item}' says nothing.", entry, advice=f"Write {name}=VALUE.")
+        said[name] = value
+    return override(CloudRecipe(kind), said, f"{said_kind}#")
+
+
+def made_clouds(recipe: CloudRecipe) -> Iterator[tuple[int, str, str]]:
+    """Of each cloud its number, a name that `read_cloud` makes it by, and its class."""
+    for number in recipe.numbers():
+        yield number, str(replace(recipe, number=number, samples=0)), recipe.label(number)
+
+
+def cloud_named(name: str) -> Cloud | None:
+    """The one cloud that a name stands for; None where it stands for no clouds."""
+    recipe = cloud_recipe_of(name)
+    if recipe is None:
+        return None
+    if recipe.number < 0:
+        sign = "," if "#" in name else "#"
+        raise DataError("is the name of many clouds.", name, advice=f"Say which: {name}{sign}number=0.")
+    return recipe.made(recipe.number)
+
+
+def classes_made(recipe: CloudRecipe) -> tuple[str, ...]:
+    """What is told apart: kinds of solids, or what stands in rooms."""
+    from regard.data.synthetic.furniture import CLASSES
+
+    return tuple(SOLIDS) if recipe.task == "classify" else CLASSES

@@ -1,0 +1,232 @@
+r"""Documents of text: a plain file is one, and so is each object of JSON lines, each row of Parquet or of a table.
+
+Text is kept exactly as it is written, blanks and line ends too, but for two things: \r\n becomes \n, and a byte order mark
+at the start of a file is left out. Long documents come as several passages, so that no file is ever in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from regard.data.sources import expand
+from regard.data.text.columns import Wanted
+from regard.data.text.files import Complain, blocks, existing, refuse
+from regard.data.text.tables import OBJECTS, PARQUET, Empty, format_of, iterate_rows
+from regard.errors import DataError
+
+PASSAGE = 8192
+"""characters beyond which a document is divided"""
+REACH = 65_536
+"""characters in which a line end is looked for before a blank will do; fewer where passages are shorter"""
+SHORTEST, MANY = 512, 100
+"""Passages of small texts are shorter, down to this, so that there are so many of them: a few are held out, by the passage."""
+
+NAMES = ("text",)
+PLAIN = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex")
+"""Suffixes of plain text that are read in a folder; a file that is named by itself may have any other as well."""
+TABLES = (".csv", ".tsv", ".tab", *OBJECTS, *PARQUET)
+"""Suffixes of files with columns, of which one is the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A document or a part of one, and where it was read."""
+
+    text: str
+    path: str
+    line: int
+    """where it begins; the row, in Parquet"""
+    opens: bool
+    """whether a document begins here; else the text goes on where the passage before it ended"""
+    torn: bool = False
+    """what stood before it was taken out (held out for validation, say); where a document begins here, the end of the one
+    before"""
+    document: int = field(default=0, compare=False)
+    """the number of its document among all that were read, from 1: it is known even where the beginning was taken out"""
+
+
+def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | Empty]:
+    """The documents of every file, pattern of files, or folder, in the order given; those that are blank are `Empty`.
+
+    `columns` may say which column or key holds the text, as {"text": "body"}.
+    """
+    files = text_files(data)
+    if not files:
+        raise DataError("no data was given.", advice="Name at least one file or folder.")
+    check_choice(files, columns)
+    found = empty = number = 0
+    size = passage_size(files)
+    for path in files:
+        for item in iterate_file(path, columns, size=size):
+            if isinstance(item, Passage):
+                found, number = found + 1, number + item.opens
+                yield replace(item, document=number)
+            else:
+                empty += 1
+                yield item
+    if not found:
+        blank = f"all {empty} documents are blank" if empty > 1 else "it is blank" if empty else "there is no row"
+        raise DataError(f"no text was found: {blank}.", ", ".join(files))
+
+
+def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Patterns replaced by the files that they match, and folders by the files of text below them, in sorted order."""
+    found: list[str] = []
+    for entry in expand(data):
+        folder = os.path.expanduser(entry)
+        found += _below(folder) if os.path.isdir(folder) else [entry]
+    return found
+
+
+def passage_size(files: Sequence[str]) -> int:
+    """The characters of a passage, by the size of the files; a power of two, so that most of what is added changes nothing."""
+    total = 0
+    for path in map(os.path.expanduser, files):
+        if not os.path.isfile(path):  # a pipe has no size, and what is not there is complained of when it is read
+            return PASSAGE
+        zipped = path.endswith((".gz", *PARQUET))
+        total += os.path.getsize(path) * (3 if zipped else 1)
+    size = PASSAGE
+    while size > SHORTEST and size * MANY > total:
+        size //= 2
+    return size
+
+
+def check_choice(files: Sequence[str], columns: Mapping[str, str] | None) -> None:
+    """Refuse a choice of columns where no file has any, or of another than the text."""
+    Wanted(NAMES, columns)
+    if columns and not any(format_of(path) in TABLES for path in files):
+        raise DataError("is plain text, which has no columns.", files[0], advice="Leave --columns out.")
+
+
+def iterate_file(
+    path: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse, size: int | None = None
+) -> Iterator[Passage | Empty]:
+    """Those of one file. Rows and lines that are complained of are left out, where `complain` does not raise."""
+    if format_of(path) in TABLES:
+        rows = iterate_rows(path, NAMES, columns, complain)
+        return _of_rows(path, ((line, row["text"].replace("\r\n", "\n")) for line, row in rows), size)
+    existing(path)
+    return divide(path, 1, (text for _, text in blocks(path, complain)), counted=True, size=size)
+
+
+def _of_rows(path: str, rows: Iterable[tuple[int, str]], size: int | None) -> Iterator[Passage | Empty]:
+    blank: list[Empty] = []  # held back: blank lines at the end of a file are no lost documents
+    for line, text in rows:
+        if not text.strip():
+            blank.append(Empty(path, line))
+            continue
+        yield from blank
+        blank.clear()
+        yield from divide(path, line, (text,), counted=False, size=size)
+
+
+def divide(
+    path: str, line: int, pieces: Iterable[str], counted: bool, size: int | None = None
+) -> Iterator[Passage | Empty]:
+    """One document, given in pieces, as passages of about `size` characters. How it comes in pieces changes nothing.
+
+    `counted`: a line end in the text is one of the file, so that passages have lines of their own.
+    """
+    size = size or PASSAGE
+    reach = REACH * size // PASSAGE
+    rest, opens = "", True
+    for piece in pieces:
+        rest += piece
+        if opens and not rest.strip():
+            continue
+        start = 0
+        while len(rest) - start > reach + size // 4 + 2:  # what `_cut` may look at
+            end = _cut(rest, start, size, reach)
+            yield Passage(rest[start:end], path, line, opens)
+            line, start, opens = line + counted * rest.count("\n", start, end), end, False
+        rest = rest[start:]
+    if opens and not rest.strip():
+        yield Empty(path, line)
+        return
+    start = 0
+    while start < len(rest):
+        end = _cut(rest, start, size, reach)
+        yield Passage(rest[start:end], path, line, opens)
+        line, start, opens = line + counted * rest.count("\n", start, end), end, False
+
+
+def _cut(text: str, start: int, size: int, reach: int) -> int:
+    """Where the passage that begins here ends. Less than a quarter of one is never left over: it belongs to the last."""
+    end = _apart_at(text, start, size, reach)
+    return len(text) if len(text) - end < size // 4 else end
+
+
+def _apart_at(text: str, start: int, size: int, reach: int) -> int:
+    """Where `text` can be cut.
+
+    At a line end if there is one, and where no token of GPT-2 reaches over the cut, so that its tokens are those of the
+    whole; else before a blank, where the same holds; else anywhere.
+    """
+    near, far = start + size, start + reach
+    if len(text) <= near:
+        return len(text)
+    at = near
+    while (at := text.rfind("\n", start, at)) >= 0:
+        if _apart(text, start, at + 1):
+            return at + 1
+    at = near - 1
+    while 0 <= (at := text.find("\n", at + 1, far)) < len(text) - 1:
+        if _apart(text, start, at + 1):
+            return at + 1
+    if len(text) <= far:
+        return len(text)
+    at = near + 1
+    while (at := text.rfind(" ", start + 1, at)) >= 0:
+        if not _blank(text[at - 1]):
+            return at
+    at = near
+    while (at := text.find(" ", at + 1, far)) >= 0:
+        if not _blank(text[at - 1]):
+            return at
+    return near
+
+
+def _apart(text: str, start: int, at: int) -> bool:
+    r"""Whether the tokens before and behind a line end are those of the whole text.
+
+    The expression by which GPT-2 divides text takes the last blank before a word by itself (or with the word, if it is a
+    space), and all blanks before that as one. So a cut may stand before the last of several blanks, as in "a\n|\nb" and
+    "a \n| b", or behind a single one, as in "a\n|b"; not behind several, as in "a\n\n|b", which would be one token then.
+    """
+    if _blank(text[at]):
+        return at + 1 < len(text) and not _blank(text[at + 1])
+    return at - 2 >= start and not _blank(text[at - 2])
+
+
+def _blank(letter: str) -> bool:
+    """Whether Unicode has it as white space: Python also counts four separators that are control characters."""
+    return letter.isspace() and not "\x1c" <= letter <= "\x1f"
+
+
+def _below(folder: str) -> list[str]:
+    """The files of text in a folder and the folders inside it, without those that are hidden."""
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"cannot be read: {error.strerror or error}.", error.filename) from error
+
+    found: list[str] = []
+    others: list[str] = []
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith("."):
+                known = format_of(name) in (*PLAIN, *TABLES)
+                (found if known else others).append(os.path.join(place, name))
+    if not found:
+        some = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
+        held = f"is a folder without a file of text; it holds: {some}{', …' if len(others) > 8 else ''}."
+        advice = (
+            f"In folders files are read that end in {' '.join((*PLAIN, *TABLES))}; others can be named by a pattern, "
+        )
+        raise DataError(
+            held if others else "is a folder without a file.", folder, advice=f"{advice}as in '{folder}/*.py'."
+        )
+    return sorted(found)

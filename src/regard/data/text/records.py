@@ -1,0 +1,119 @@
+"""Objects of JSON and rows of Parquet as they are: lists and structures inside them too, which columns cannot say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.data.text.columns import listed, short
+from regard.data.text.files import Complain, blocks, lines
+from regard.data.text.parquet import parquet_names
+from regard.data.text.tables import OBJECTS, format_of, parsed_object
+from regard.errors import DataError, UnknownColumn
+
+Records = Iterator[tuple[int, dict[str, Any]]]
+"""The number of a line or a row from 1, and what stands there; a blank line is nothing."""
+
+BATCH = 256
+"""rows of Parquet that are turned into Python together: contexts are long"""
+
+
+def records(path: Path, complain: Complain) -> Records:
+    """Those of a file with an object a line, or of Parquet. What cannot be read is left out where `complain` does not raise."""
+    return _objects(path, complain) if format_of(path) in OBJECTS else _parquet(path)
+
+
+def document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
+    """What a .json file holds as a whole; None where it has an object a line: an object with one of these keys is a document.
+
+    A file is read whole unless its first line is an object that is no document."""
+    first = next((text for _, text in lines(path) if text.strip()), "")
+    try:
+        found = json.loads(first)
+        return found if isinstance(found, list) or any(key in found for key in keys) else None
+    except (ValueError, RecursionError, TypeError):
+        pass  # it goes on behind this line
+    try:
+        return json.loads("".join(text for _, text in blocks(path)))
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise DataError(f"is not JSON: {error}.", path, line, "jq . shows where it breaks.") from error
+
+
+def picked(
+    path: Path, line: int, record: Mapping[str, Any], usual: Mapping[str, Sequence[str]], chosen: Mapping[str, str]
+) -> dict[str, Any]:
+    """What of a record is wanted: under the name that was chosen for it, or the first of its usual ones."""
+    small = {name.lower(): name for name in reversed(list(record))}
+    found = {}
+    for wanted, names in usual.items():
+        if wanted in chosen:
+            if chosen[wanted] not in record:
+                has = f"{path}, line {line}, has: {listed(record)}."
+                raise UnknownColumn(chosen[wanted], map(short, record), has)
+            found[wanted] = record[chosen[wanted]]
+        elif (name := next((small[name] for name in names if name in small), None)) is not None:
+            found[wanted] = record[name]
+    return found
+
+
+def wanted_of(
+    path: Path, found: Iterator[tuple[int, Any]], usual: Mapping[str, Sequence[str]], needed: Sequence[str],
+    chosen: Mapping[str, str] | None, complain: Complain,
+) -> Records:  # fmt: skip
+    """What of each record is wanted, as `picked` says it. One that lacks what is `needed` is left out where `complain` does not
+    raise; an empty one is handed on."""
+    before: set[str] = set()
+    for line, record in found:
+        if not isinstance(record, dict):
+            problem = f"is a JSON {type(record).__name__}, and an object is wanted."
+            complain("format", DataError(problem, path, line))
+            continue
+        row = picked(path, line, record, usual, chosen or {}) if record else {}
+        missing = [name for name in needed if name not in row]
+        if record and missing:
+            advice = f"Say which it is: --columns {missing[0]}=NAME."
+            if missing[0] in before:
+                advice = "Rows before it have one: write it, or remove the row."
+            problem = f"has no key '{missing[0]}'; it has: {listed(record)}."
+            complain("format", DataError(problem, path, line, advice))
+            continue
+        before.update(row)
+        yield line, row
+
+
+def _objects(path: Path, complain: Complain) -> Records:
+    spoilt: list[str] = []
+
+    def hear(kind: str, error: DataError) -> None:
+        spoilt.append(kind)
+        complain(kind, error)
+
+    for line, text in lines(path, hear):
+        try:
+            record = parsed_object(path, line, text) if text.strip() and not spoilt else {}
+        except DataError as error:
+            hear("format", error)
+        if not spoilt:
+            yield line, record
+        spoilt.clear()
+
+
+def _parquet(path: Path) -> Records:
+    parquet_names(path)  # says what is missing where there is no pyarrow
+    from pyarrow import ArrowException, parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=BATCH):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield number, record
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        where = f" after row {number:,}" if number else ""
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        problem = f"is no Parquet file, or a damaged one{where} ({reason})."
+        raise DataError(problem, path, advice="Copy or download it again.") from error

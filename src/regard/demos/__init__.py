@@ -1,0 +1,16 @@
+"""What `regard demo` can show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regard.lazy import LazyTable
+
+if TYPE_CHECKING:
+    from regard.demos.demo import Demo
+
+DEMOS: LazyTable[Demo] = LazyTable({
+    "translate": "regard.demos.translate:Translator",
+    "caption": "regard.demos.caption:Captioner",
+    "clouds": "regard.demos.point_clouds:Rooms",
+}, instances=True)  # fmt: skip

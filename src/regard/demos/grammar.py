@@ -1,0 +1,375 @@
+"""A small English-German grammar, written for the demo: it says sentences in both languages and translates exactly.
+
+A `Sentence` is what is meant; `english` and `german` say it. German moves the verb: second in a main clause, last
+after a conjunction, with participle, infinitive or particle closing the clause. `corpus` draws pairs so that the
+held-out ones each contain a combination of words, listed in `UNSEEN`, that no training pair contains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from random import Random
+from typing import Literal, NamedTuple, TypeVar
+
+from regard.demos import lexicon as lex
+from regard.demos.lexicon import Adjective, Adverb, Link, Noun, Pronoun, Tense, Verb
+
+Determiner = Literal["the", "a", "no"]
+Case = Literal["nominative", "accusative"]
+Item = TypeVar("Item")
+
+LONGEST = 16  # words of an English sentence in the corpus
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
+
+
+class Combination(NamedTuple):
+    """Two words that stand in a relation: subject and verb, verb and object, or adjective and noun."""
+
+    relation: lex.Relation
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A noun with its determiner; an indefinite plural (`a` with `plural`) has no article in either language."""
+
+    determiner: Determiner
+    noun: Noun
+    plural: bool = False
+    adjective: Adjective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    subject: Phrase | Pronoun
+    verb: Verb
+    tense: Tense
+    negated: bool = False
+    object: Phrase | None = None
+    adverb: Adverb | None = None
+    fronted: bool = False  # the adverb opens the clause
+
+    @property
+    def negative(self) -> bool:
+        return self.negated or (isinstance(self.subject, Phrase) and self.subject.determiner == "no")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    main: Clause
+    link: Link | None = None
+    side: Clause | None = None
+    side_leads: bool = False
+
+
+# English
+
+
+def _english_phrase(phrase: Phrase | Pronoun) -> str:
+    if isinstance(phrase, Pronoun):
+        return phrase.english
+    noun = phrase.noun.english_plural if phrase.plural else phrase.noun.english
+    words = f"{phrase.adjective.english} {noun}" if phrase.adjective else noun
+    if phrase.determiner != "a":
+        return f"{phrase.determiner} {words}"
+    if phrase.plural:
+        return words
+    return f"an {words}" if words[0] in "aeiou" else f"a {words}"
+
+
+def _english_predicate(verb: Verb, tense: Tense, plural: bool, negated: bool) -> str:
+    auxiliary = (tense.english_negative if negated else tense.english)[plural]
+    if not auxiliary:
+        return verb.past if tense.past else verb.base if plural else verb.third
+    return f"{auxiliary} {verb.participle if tense is lex.PERFECT else verb.base}"
+
+
+def _english_clause(clause: Clause) -> str:
+    predicate = _english_predicate(clause.verb, clause.tense, clause.subject.plural, clause.negated)
+    words = f"{_english_phrase(clause.subject)} {predicate}"
+    if clause.object:
+        words = f"{words} {_english_phrase(clause.object)}"
+    if clause.adverb:
+        words = f"{clause.adverb.english} {words}" if clause.fronted else f"{words} {clause.adverb.english}"
+    return words
+
+
+def english(sentence: Sentence) -> str:
+    main = _english_clause(sentence.main)
+    if not (sentence.link and sentence.side):
+        return main
+    side = f"{sentence.link.english} {_english_clause(sentence.side)}"
+    return f"{side} , {main}" if sentence.side_leads else f"{main} {side}"
+
+
+# German
+
+
+def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) -> str:
+    """Article and endings by case, gender and number; a negated indefinite phrase takes `kein`."""
+    if isinstance(phrase, Pronoun):
+        return phrase.german
+    gender = "p" if phrase.plural else phrase.noun.gender
+    if phrase.determiner == "the":
+        article, ending = lex.DEFINITE[case, gender], lex.WEAK[case, gender]
+    elif negated or phrase.determiner == "no":
+        article = "keine" if phrase.plural else "k" + lex.INDEFINITE[case, gender]
+        ending = lex.MIXED[case, gender]
+    elif phrase.plural:
+        article, ending = "", "e"
+    else:
+        article, ending = lex.INDEFINITE[case, gender], lex.MIXED[case, gender]
+    noun = phrase.noun.german_plural if phrase.plural else phrase.noun.german
+    words = f"{phrase.adjective.stem}{ending} {noun}" if phrase.adjective else noun
+    return f"{article} {words}" if article else words
+
+
+def _german_verb(verb: Verb, tense: Tense, plural: bool) -> tuple[str, str]:
+    """The finite verb, and what closes the clause."""
+    if tense is lex.PRESENT:
+        return (verb.german_plural if plural else verb.german_third), verb.particle
+    if tense is lex.PAST:
+        return (verb.german_past_plural if plural else verb.german_past), verb.particle
+    if tense is lex.PERFECT:
+        auxiliary = ("ist", "sind") if verb.moves else tense.german
+        return auxiliary[plural], verb.german_participle
+    return tense.german[plural], verb.infinitive
+
+
+def _german_middle(clause: Clause) -> list[str]:
+    """What stands between verb and close. `nicht` follows a definite object and the time; `kein` replaces it else."""
+    time = clause.adverb.german if clause.adverb and not clause.fronted else ""
+    if clause.object is None:
+        return [time, "nicht" if clause.negated else ""]
+    if clause.negated and clause.object.determiner == "the":
+        return [_german_phrase(clause.object, "accusative"), time, "nicht"]
+    return [time, _german_phrase(clause.object, "accusative", clause.negated)]
+
+
+def _german_clause(clause: Clause, place: Literal["first", "after", "side"]) -> str:
+    """A main clause that comes first, a main clause after another (its verb leads), or a side clause (verb last)."""
+    subject = _german_phrase(clause.subject, "nominative")
+    finite, close = _german_verb(clause.verb, clause.tense, clause.subject.plural)
+    middle = _german_middle(clause)
+    if place == "side":
+        joined = close == clause.verb.particle
+        words = [subject, *middle, close + finite] if joined else [subject, *middle, close, finite]
+    elif place == "after":
+        words = [finite, subject, *middle, close]
+    elif clause.adverb and clause.fronted:
+        words = [clause.adverb.german, finite, subject, *middle, close]
+    else:
+        words = [subject, finite, *middle, close]
+    return " ".join(word for word in words if word)
+
+
+def german(sentence: Sentence) -> str:
+    if not (sentence.link and sentence.side):
+        return _german_clause(sentence.main, "first")
+    side = f"{sentence.link.german} {_german_clause(sentence.side, 'side')}"
+    if sentence.side_leads:
+        return f"{side} , {_german_clause(sentence.main, 'after')}"
+    return f"{_german_clause(sentence.main, 'first')} , {side}"
+
+
+# What may be said
+
+
+def _makes_sense(clause: Clause) -> bool:
+    """Whether verb, subject, object, tense and adverb suit one another."""
+    subject, verb, target, adverb = clause.subject, clause.verb, clause.object, clause.adverb
+    if isinstance(subject, Phrase):
+        if subject.noun.kind not in verb.subjects or (subject.determiner == "no" and clause.negated):
+            return False
+        if target is not None and target.noun is subject.noun:
+            return False
+    if target is None and verb.objects:
+        return False
+    if target is not None and (target.noun.kind not in verb.objects or target.determiner == "no"):
+        return False
+    if verb.stative and clause.tense not in (lex.PRESENT, lex.PAST):
+        return False
+    return adverb is None or (not verb.stative and adverb in lex.adverbs(clause.tense.name, clause.negative))
+
+
+def _may_join(link: Link, main: Clause, side: Clause, side_leads: bool) -> bool:
+    """Whether the verbs, tenses and adverbs of the two clauses suit the link."""
+    if side_leads and (main.adverb or not link.may_lead):
+        return False  # German would put this adverb before or after the subject, as the subject is known or not
+    if side.fronted or side.verb.reports or main.verb.reports != (link is lex.THAT):
+        return False
+    if link is lex.WHEN and any(clause.adverb and clause.adverb.repeats for clause in (main, side)):
+        return False
+    return main.tense in lex.main_tenses(link) and side.tense in lex.side_tenses(link, main.tense.past)
+
+
+# Translating: find the one sentence that is said in these words
+
+
+def translate(source: str) -> str | None:
+    """The German of an English sentence, or None when the grammar does not say it."""
+    return next((german(sentence) for sentence in analyses(source)), None)
+
+
+def analyses(source: str) -> Iterator[Sentence]:
+    """Every sentence whose English is `source`; the lexicon is such that there is at most one."""
+    words = source.split()
+    links = [(place, link) for place, word in enumerate(words) for link in lex.LINKS if link.english == word]
+    if not links:
+        yield from (Sentence(clause) for clause in _clauses(words))
+    if len(links) != 1:
+        return
+    place, link = links[0]
+    if leads := place == 0 and "," in words:
+        comma = words.index(",")
+        main_words, side_words = words[comma + 1 :], words[1:comma]
+    else:
+        main_words, side_words = words[:place], words[place + 1 :]
+    for main, side in product(_clauses(main_words), _clauses(side_words)):
+        if _may_join(link, main, side, leads):
+            yield Sentence(main, link, side, leads)
+
+
+def _clauses(words: Sequence[str]) -> Iterator[Clause]:
+    text = " ".join(words)
+    for adverb, fronted in ((None, False), *product(lex.ADVERBS, (False, True))):
+        core = text
+        if adverb is not None:
+            core = text.removeprefix(f"{adverb.english} ") if fronted else text.removesuffix(f" {adverb.english}")
+            if core == text:
+                continue
+        for subject, verb, tense, negated, target in _cores(core.split()):
+            clause = Clause(subject, verb, tense, negated, target, adverb, fronted)
+            if _makes_sense(clause):
+                yield clause
+
+
+def _cores(words: list[str]) -> Iterator[tuple[Phrase | Pronoun, Verb, Tense, bool, Phrase | None]]:
+    """Every way to cut the words into subject, predicate and object."""
+    phrases, predicates = _phrases(), _predicates()
+    for start, stop in product(range(1, 4), range(2, len(words) + 1)):
+        subject = phrases.get(" ".join(words[:start]))
+        target = phrases.get(" ".join(words[stop:]))
+        if subject is None or isinstance(target, Pronoun) or (target is None and stop < len(words)):
+            continue
+        for verb, tense, negated in predicates.get((" ".join(words[start:stop]), subject.plural), ()):
+            yield subject, verb, tense, negated, target
+
+
+@cache
+def _phrases() -> dict[str, Phrase | Pronoun]:
+    phrases: dict[str, Phrase | Pronoun] = {pronoun.english: pronoun for pronoun in lex.PRONOUNS}
+    determiners: tuple[tuple[Determiner, bool], ...] = (
+        ("the", False), ("the", True), ("a", False), ("a", True), ("no", False),
+    )  # fmt: skip
+    for noun, (determiner, plural) in product(lex.NOUNS, determiners):
+        for adjective in (None, *lex.adjectives(noun.kind)):
+            phrase = Phrase(determiner, noun, plural, adjective)
+            phrases[_english_phrase(phrase)] = phrase
+    return phrases
+
+
+@cache
+def _predicates() -> dict[tuple[str, bool], list[tuple[Verb, Tense, bool]]]:
+    predicates: dict[tuple[str, bool], list[tuple[Verb, Tense, bool]]] = {}
+    for verb, tense, plural, negated in product(lex.VERBS, lex.TENSES, (False, True), (False, True)):
+        words = _english_predicate(verb, tense, plural, negated)
+        predicates.setdefault((words, plural), []).append((verb, tense, negated))
+    return predicates
+
+
+# Drawing a corpus
+
+
+def _pick(rng: Random, items: Sequence[Item]) -> Item:
+    # `random` alone is promised to give the same numbers in every version of Python; `choice` is not.
+    return items[int(rng.random() * len(items))]
+
+
+def _draw_phrase(rng: Random, nouns: Sequence[Noun], plurals: float, adjectives: float, noes: float) -> Phrase:
+    """A phrase of one of the nouns, with the rates at which it is plural, has an adjective, or says `no`."""
+    noun = _pick(rng, nouns)
+    plural = rng.random() < plurals
+    determiner: Determiner = "the" if rng.random() < 0.5 else "a"
+    if not plural and rng.random() < noes:
+        determiner = "no"
+    adjective = _pick(rng, lex.adjectives(noun.kind)) if rng.random() < adjectives else None
+    return Phrase(determiner, noun, plural, adjective)
+
+
+def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], may_front: bool) -> Clause:
+    while True:
+        verb, negated = _pick(rng, verbs), rng.random() < 0.2
+        subject: Phrase | Pronoun = _pick(rng, lex.PRONOUNS)
+        if rng.random() < 0.8:
+            subject = _draw_phrase(rng, lex.nouns(verb.subjects), 0.35, 0.45, 0.0 if negated else 0.08)
+        target = _draw_phrase(rng, lex.nouns(verb.objects), 0.25, 0.6, 0.0) if verb.objects else None
+        clause = Clause(subject, verb, _pick(rng, tenses), negated, target)
+        if rng.random() < 0.4:
+            adverb = _pick(rng, lex.ADVERBS)
+            clause = replace(clause, adverb=adverb, fronted=may_front and rng.random() < 0.5)
+        if _makes_sense(clause):
+            return clause
+
+
+def _draw(rng: Random) -> Sentence:
+    if rng.random() < 0.6:
+        return Sentence(_draw_clause(rng, lex.PLAIN_VERBS, lex.OFTEN, may_front=True))
+    link = _pick(rng, (lex.THAT, *lex.LINKS))
+    leads = link.may_lead and rng.random() < 0.35
+    verbs = lex.REPORTING_VERBS if link is lex.THAT else lex.PLAIN_VERBS
+    while True:
+        main = _draw_clause(rng, verbs, lex.main_tenses(link), may_front=True)
+        side = _draw_clause(rng, lex.PLAIN_VERBS, lex.side_tenses(link, main.tense.past), may_front=False)
+        if _may_join(link, main, side, leads):
+            return Sentence(main, link, side, leads)
+
+
+def combinations(sentence: Sentence) -> Iterator[Combination]:
+    for clause in (sentence.main, sentence.side):
+        if clause is None:
+            continue
+        verb, phrases = clause.verb.base, (clause.subject, clause.object)
+        if isinstance(clause.subject, Phrase):
+            yield Combination("subject", clause.subject.noun.english, verb)
+        if clause.object is not None:
+            yield Combination("object", verb, clause.object.noun.english)
+        for phrase in phrases:
+            if isinstance(phrase, Phrase) and phrase.adjective:
+                yield Combination("adjective", phrase.adjective.english, phrase.noun.english)
+
+
+UNSEEN = frozenset(Combination(*combination) for combination in lex.UNSEEN)
+
+
+def corpus(count: int = 120_000, seed: int = 2017) -> Corpus:
+    """Distinct pairs, the same on every machine; training pairs hold no combination that is in `UNSEEN`."""
+    rng = Random(seed)
+    valid, test = min(1_000, count // 20), min(2_000, count // 10)
+    train: list[Pair] = []
+    held: list[Pair] = []
+    said: set[str] = set()
+    while len(train) + len(held) < count:
+        sentence = _draw(rng)
+        unseen = not UNSEEN.isdisjoint(combinations(sentence))
+        pool, size = (held, valid + test) if unseen else (train, count - valid - test)
+        source = english(sentence)
+        if len(pool) < size and source not in said and source.count(" ") < LONGEST:
+            said.add(source)
+            pool.append(Pair(source, german(sentence)))
+    return Corpus(train, held[:valid], held[valid:])

@@ -1,0 +1,43 @@
+"""What was said owes to what was read: gradients, for systems that have no attention to show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regard.tasks.protocol import Asked
+from regard.types import Batch
+
+
+def depended(model: Asked, batch: Batch, says: Sequence[int]) -> NDArray[np.float32]:
+    """(said, read) of one row: how much the log-probability of each token that is said would change with the embedding of each
+    token of `batch.x`, as the length of that gradient; rows sum to 1."""
+    embedded: list[Tensor] = []
+
+    def catch(_: nn.Module, args: Any, out: Tensor) -> Tensor | None:
+        if args[0] is not batch.x:  # the same table may embed what is said too
+            return None
+        embedded.append(out.detach().requires_grad_())
+        return embedded[-1]
+
+    tables = [module for module in model.body.modules() if isinstance(module, nn.Embedding)]
+    handles = [table.register_forward_hook(catch) for table in tables]
+    training = model.training
+    model.eval()
+    try:
+        # cuDNN has no gradients of recurrent nets that are not in training
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            logits = model.body.read(model.body(batch).sequence)[0]
+            logs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+            rows = [torch.autograd.grad(logs[at, token], embedded, retain_graph=True) for at, token in enumerate(says)]
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+    sizes = torch.stack([sum((part[0].norm(dim=-1) for part in row), torch.zeros(())) for row in rows])
+    return (sizes / sizes.sum(-1, keepdim=True).clamp(min=1e-30)).float().cpu().numpy()

@@ -1,0 +1,130 @@
+"""What was seen of one row of tokens, layer by layer, in no more room than a picture and a roll-out need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.explain.rollout import Layer, Links, rollout
+from regard.explain.token_blocks import Blocks
+from regard.types import Look
+
+
+@dataclass(frozen=True)
+class Part:
+    """Looks of one row in one layer: weights (H, R, C), and where columns and rows don't say it themselves the tokens that
+    were looked at, keys (H or 1, R, C), and those that looked, queries (R,)."""
+
+    weights: Tensor
+    keys: Tensor | None = None
+    queries: Tensor | None = None
+
+    @classmethod
+    def of(cls, look: Look, row: int, length: int, weights: Tensor | None = None) -> Part:
+        """The first `length` tokens of one row; `weights` in the stead of the look's own."""
+        own = (look.weights if weights is None else weights)[row].detach()
+        queries = None if look.queries is None else look.queries[row]
+        rows = slice(length) if queries is None else (queries >= 0) & (queries < length)
+        own, queries = own[:, rows], None if queries is None else queries[rows]
+        if look.keys is None:
+            return cls(own[..., :length], None, queries)
+        keys = look.keys[row if len(look.keys) > 1 else 0][:, rows]
+        # padding is no key, and what looks at it looks at nothing
+        return cls(torch.where(keys < 0, 0.0, own), keys.clamp(0, length - 1), queries)
+
+    def links(self, before: Links | None = None) -> Links:
+        """The mean over heads; columns are the same tensor as `before` where they are the same, for they are as large."""
+        heads, rows, _ = self.weights.shape
+        queries = None if self.queries is None else self.queries.cpu()
+        if self.keys is None:
+            return Links(_wide(self.weights.mean(0)), None, queries)
+        if len(self.keys) == 1:
+            weights, keys = self.weights.mean(0), self.keys[0]
+        else:  # every head has columns of its own
+            weights = self.weights.transpose(0, 1).reshape(rows, -1) / heads
+            keys = self.keys.transpose(0, 1).reshape(rows, -1)
+        keys = keys.int().cpu()
+        if before is not None and before.keys is not None and torch.equal(before.keys, keys):
+            keys = before.keys
+        return Links(_wide(weights), keys, queries)
+
+    def given(self, row: Tensor) -> Tensor:
+        """(H, length) what each head looked at, queries taken in the proportions of row (length,)."""
+        own, length = row.to(self.weights), len(row)
+        own = own[: self.weights.shape[1]] if self.queries is None else own[self.queries]
+        if self.keys is None:
+            return torch.nn.functional.pad(own @ self.weights, (0, length - self.weights.shape[-1]))
+        found = self.weights.new_zeros(len(self.weights), length)
+        for head, weights in enumerate(self.weights):  # one by one: a product is as large as they are
+            keys = self.keys[head if len(self.keys) > 1 else 0]
+            found[head].index_add_(0, keys.flatten(), (own[:, None] * weights).flatten())
+        return found
+
+    def looked(self, query: int, length: int) -> Tensor:
+        """(H, length) what each head of one token looked at."""
+        at = query if self.queries is None else (self.queries == query).nonzero()[0, 0]
+        own = self.weights[:, at]
+        if self.keys is None:
+            return torch.nn.functional.pad(own, (0, length - own.shape[-1]))
+        return own.new_zeros(len(own), length).scatter_add_(1, self.keys[:, at].long().expand(own.shape), own)
+
+
+def _wide(weights: Tensor) -> Tensor:
+    return weights.detach().cpu() if weights.dtype == torch.float64 else weights.detach().float().cpu()
+
+
+def parted(looks: Sequence[Look], row: int, length: int, weights: Sequence[Tensor | None] = ()) -> list[Part]:
+    """The looks of one layer; tokens that have rows of their own in a later one have none in the first."""
+    given = [*weights, *[None] * (len(looks) - len(weights))]
+    parts = [Part.of(look, row, length, own) for look, own in zip(looks, given, strict=True)]
+    for number, part in enumerate(parts):
+        later = [other.queries for other in parts[number + 1 :] if other.queries is not None]
+        if later and part.queries is None:
+            stays = torch.ones(part.weights.shape[1], 1, dtype=torch.bool, device=part.weights.device)
+            stays[torch.cat(later)] = False
+            parts[number] = replace(part, weights=torch.where(stays, part.weights, 0.0))
+    return parts
+
+
+@dataclass
+class View:
+    """One row of `length` tokens, in blocks; what the tokens `at` looked at is kept apart."""
+
+    row: int
+    length: int
+    blocks: Blocks
+    at: tuple[int, ...]
+    layers: list[Layer] = field(default_factory=list)
+    """the mean over heads of every weight"""
+    tiles: list[NDArray[np.float32]] = field(default_factory=list)
+    """(H, N, N) of each layer: what a token of each block looked at, in the mean"""
+    asked: list[NDArray[np.float32]] = field(default_factory=list)
+    """(H, N) of each layer: what the tokens that are asked looked at, in the mean"""
+
+    def add(self, looks: Sequence[Look]) -> None:
+        """Take over what is needed of one layer."""
+        parts = parted(looks, self.row, self.length)
+        before = self.layers[-1].links if self.layers else ()
+        near = [*before, *[None] * (len(parts) - len(before))]
+        links = tuple(part.links(last) for part, last in zip(parts, near, strict=False))
+        self.layers.append(Layer(self.length, links))
+        tiles = [self.blocks.density(part.weights, part.keys, part.queries) for part in parts]
+        sizes = torch.from_numpy(self.blocks.sizes)[:, None]
+        self.tiles.append((sum(tiles[1:], tiles[0]).cpu() / sizes).float().numpy())
+        asked = [part.given(self.start(self.at)) for part in parts]
+        self.asked.append(self.blocks.gathered(sum(asked[1:], asked[0])).float().cpu().numpy())
+
+    def start(self, at: Sequence[int]) -> Tensor:
+        """(length,) equal parts of 1 at these tokens."""
+        row = torch.zeros(self.length, dtype=torch.float64)
+        row[list(at)] = 1 / len(at)
+        return row
+
+    def rolled(self, at: Sequence[int]) -> NDArray[np.float64]:
+        """What the last states of these tokens are made of."""
+        return rollout(self.layers, self.start(at)).numpy()

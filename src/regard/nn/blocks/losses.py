@@ -1,0 +1,258 @@
+"""Losses as (sum, count), so that accumulation and distribution divide once, by the right number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from regard import capabilities
+from regard.nn.kernels.linear import linear
+from regard.types import IGNORE
+
+BYTES = 4 * 2**30
+"""of the logits that are held at once"""
+READ = 2**27
+"""the same where nothing learns from them: they need not be fewer to be fast"""
+ALIGNED = 128
+"""Matrix units want rows and columns in multiples: 50,257 of GPT-2 become 50,304 inside a product, never in the weights."""
+
+
+def cross_entropy(
+    logits: Float[Tensor, "*rows V"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    """The paper's label smoothing: the right class gets 1 - ε, each of the *other* V - 1 classes ε / (V - 1).
+
+    torch spreads its ε over all V classes, the right one included; ε·V/(V - 1) there is ε here.
+    """
+    V = logits.shape[-1]
+    rows, wanted, spread = logits.reshape(-1, V), labels.reshape(-1), _spread(smoothing, V)
+    if logits.device.type == "cpu" and logits.requires_grad and not torch.compiler.is_compiling():
+        total: Tensor = InBlocks.apply(rows, wanted, spread)  # type: ignore[no-untyped-call]
+    else:
+        rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
+        total = F.cross_entropy(rows, wanted, ignore_index=IGNORE, reduction="sum", label_smoothing=spread)
+    return total, (labels != IGNORE).sum()
+
+
+def read_cross_entropy(
+    x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
+    labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
+    """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; on CUDA in sixteen bits without keeping the logits."""
+    dtype = _narrow(x, weight)
+    if dtype is None and (parts := _read_in_parts(x, weight, bias)) > 1:
+        rows, wanted = x.reshape(-1, x.shape[-1]).chunk(parts), labels.reshape(-1).chunk(parts)
+        sums = [
+            # not `linear`, which would keep a copy of the weights for the few rows of a part
+            cross_entropy(F.linear(some, weight, bias), said, smoothing)[0]
+            for some, said in zip(rows, wanted, strict=True)
+        ]
+        return torch.stack(sums).sum(), (labels != IGNORE).sum()
+    if dtype is None:
+        return cross_entropy(linear(x, weight, bias), labels, smoothing)
+    return fused_cross_entropy(x.to(dtype), weight, bias, labels, smoothing)
+
+
+def fused_cross_entropy(
+    x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
+    labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
+    """The same in the dtype of x, with the gradients made while the logits are there: `_in_parts`."""
+    V, D = weight.shape
+    learns = torch.is_grad_enabled()
+    wanted = [learns and part is not None and part.requires_grad for part in (x, weight, bias)]
+    made = _fused(x.reshape(-1, D), weight, bias, labels.reshape(-1), _spread(smoothing, V), *wanted)
+    total: Tensor = made[0]
+    return total, (labels != IGNORE).sum()
+
+
+def _read_in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
+    """How many, so that no logits of a part are more than READ bytes; 1 where gradients need all of them."""
+    learns = any(part is not None and part.requires_grad for part in (x, weight, bias))
+    if (learns and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        return 1
+    return -(-(x.numel() // x.shape[-1]) * len(weight) * x.element_size() // READ)
+
+
+def _spread(smoothing: float, V: int) -> float:
+    return smoothing * V / max(V - 1, 1)
+
+
+def _narrow(x: Tensor, weight: Tensor) -> torch.dtype | None:
+    """The sixteen bits in which CUDA would multiply these two, if it would."""
+    if not x.is_cuda or torch.float64 in (x.dtype, weight.dtype) or not capabilities.available("triton"):
+        return None
+    casts = torch.is_autocast_enabled("cuda")
+    dtype = torch.get_autocast_dtype("cuda") if casts else x.dtype
+    return dtype if dtype in (torch.bfloat16, torch.float16) and (casts or weight.dtype == dtype) else None
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What sums are made in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _rows(logits: Tensor, labels: Tensor, spread: float) -> tuple[Tensor, Tensor]:
+    """The loss of each row and its gradient, probability minus target; 0 where nothing is asked."""
+    V = logits.shape[-1]
+    asked = labels != IGNORE
+    right = torch.where(asked, labels, 0)[:, None]
+    logs = logits.to(_wide(logits.dtype)).log_softmax(-1)
+    own = logs.gather(1, right)[:, 0]
+    losses = -(1 - spread) * own - (spread / V) * logs.sum(-1) if spread else -own
+    change = logs.exp_()
+    if spread:
+        change -= spread / V
+    change.scatter_add_(1, right, torch.full_like(right, spread - 1, dtype=change.dtype))
+    if not bool(asked.all()):
+        losses, change = losses.masked_fill_(~asked, 0.0), change.masked_fill_(~asked[:, None], 0.0)
+    return losses, change
+
+
+class InBlocks(torch.autograd.Function):
+    """The same for CPUs: loss and gradient of a few rows at a time, while they are in the cache.
+
+    `F.cross_entropy` goes over all logits of a batch half a dozen times, most of them in float32; for 8,000 tokens that was
+    a fifth of a training step. The gradient, probability minus target, is made with the loss and kept in the logits' dtype.
+    """
+
+    NUMBERS = 2**18
+    """of a block"""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, spread: float) -> Tensor:
+        R, V = logits.shape
+        gradient = torch.empty_like(logits)
+        total = torch.zeros((), dtype=_wide(logits.dtype))
+        for first in range(0, R, step := max(InBlocks.NUMBERS // V, 1)):
+            part = slice(first, first + step)
+            losses, gradient[part] = _rows(logits[part], labels[part], spread)
+            total += losses.sum()
+        ctx.save_for_backward(gradient)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *told: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        once = float(told[0]) == 1.0  # a sum that is pulled back as it is, as training does
+        return gradient if once else gradient * told[0].to(gradient.dtype), None, None
+
+
+# -- the loss of a large vocabulary with the products before and behind it
+
+
+def _in_parts(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, for_x: bool, for_weight: bool,
+    for_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The sum of the losses of x (R, D), and the gradients that are wanted (empty where not).
+
+    Logits are made once, a part of the rows at a time, and become their own gradient; going backward only multiplies what
+    was made here. Sums over parts are in float32."""
+    table, shift = _padded(weight, x.dtype), None if bias is None else _padded(bias, x.dtype)
+    R, step, wide = len(x), _rows_of_a_part(len(x), len(table) * x.element_size()), _wide(x.dtype)
+    logits, losses = x.new_empty(min(step, R), len(table)), x.new_empty(R, dtype=wide)
+    dx = x.new_empty(x.shape if for_x else 0)
+    dw: Tensor | None = None
+    db: Tensor | None = None
+    labels = labels.contiguous()
+    for first in range(0, max(R, 1), step):
+        at = slice(first, first + step)
+        part = x[at]
+        change = logits[: len(part)]
+        with torch.autocast(x.device.type, enabled=False):
+            if shift is None:
+                torch.mm(part, table.T, out=change)
+            else:
+                torch.addmm(shift, part, table.T, out=change)
+            _sweep(change, labels[at], losses[at], len(weight), spread, for_x or for_weight or for_bias)
+            if for_x:
+                torch.mm(change, table, out=dx[at])
+            if for_weight:
+                more = _product(change.T, part, wide)
+                dw = more if dw is None else dw.add_(more)
+            if for_bias:
+                more = change.sum(0, dtype=wide)
+                db = more if db is None else db.add_(more)
+    return losses.sum(), dx, _cut(dw, weight), _cut(db, weight if bias is None else bias)
+
+
+def _padded(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy with rows of 0 up to an aligned number."""
+    made = rows.new_empty((_up(len(rows)), *rows.shape[1:]), dtype=dtype)
+    made[: len(rows)] = rows
+    made[len(rows) :] = 0.0
+    return made
+
+
+def _up(count: int) -> int:
+    return -(-count // ALIGNED) * ALIGNED
+
+
+def _cut(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return like.new_empty(0) if gradient is None else gradient[: len(like)].to(like.dtype)
+
+
+def _rows_of_a_part(rows: int, size: int) -> int:
+    """Parts of about one size, that of each below the limit."""
+    parts = max(-(-rows * size // BYTES), 1)
+    return max(_up(-(-rows // parts)), ALIGNED)
+
+
+def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    if a.is_cuda and a.dtype != dtype:
+        return torch.mm(a, b, out_dtype=dtype)
+    return a.to(dtype) @ b.to(dtype)
+
+
+def _sweep(logits: Tensor, labels: Tensor, losses: Tensor, V: int, spread: float, gradient: bool) -> None:
+    """`vocabulary.sweep`, and what it means."""
+    if logits.is_cuda and capabilities.available("triton"):
+        from regard.nn.kernels import cross_entropy as vocabulary
+
+        vocabulary.sweep(logits, labels, losses, V, spread, gradient)
+        return
+    losses[:], change = _rows(logits[:, :V], labels, spread)
+    if gradient:
+        logits[:, :V] = change  # those of rows of 0 are 0
+
+
+_fused = torch.library.custom_op(
+    "regard::vocabulary_loss", _in_parts, mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor labels, float spread, bool for_x, bool for_weight, bool for_bias)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+
+
+@_fused.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, *wanted: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    likes = (x, weight, weight if bias is None else bias)
+    made = [like.new_empty(like.shape if asked else 0) for like, asked in zip(likes, wanted, strict=True)]
+    return x.new_empty((), dtype=_wide(x.dtype)), made[0], made[1], made[2]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # gradients of gradients: zeros as large as the weights
+    ctx.wanted = inputs[5:]
+    ctx.save_for_backward(*output[1:])
+
+
+def _pull(ctx: Any, told: Tensor | None, *second: Tensor | None) -> tuple[Tensor | None, ...]:
+    if told is None or any(gradient is not None for gradient in second):
+        raise RuntimeError("the fused loss has no second derivative: take cross_entropy of the logits")
+    made = [
+        (gradient.to(told.dtype) * told).to(gradient.dtype) if asked else None  # told in sixteen bits would be another
+        for gradient, asked in zip(ctx.saved_tensors, ctx.wanted, strict=True)
+    ]
+    return (*made, *(None,) * 5)
+
+
+torch.library.register_autograd("regard::vocabulary_loss", _pull, setup_context=_keep)

@@ -1,0 +1,83 @@
+"""Loss and gradient of rows of logits in one Triton kernel: what is left of a large vocabulary's loss beside its products.
+
+Two sweeps over a row: its log-sum-exp, then probability minus target, written over the logits. The second finds the row in
+the GPU's cache, so each logit is read and written once. Imported only where Triton is.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.types import IGNORE
+
+LANES = 1024
+"""threads of a row, at most: many, so that few rows are under way and all of them stay in the cache between the sweeps"""
+
+
+@triton.jit
+def _log_sum(own, columns, vocabulary, padded, smooth: tl.constexpr, lanes: tl.constexpr):
+    """log Σ exp of a row and, where smoothed, Σ. Each thread sums its own columns; they meet once, at the end."""
+    highest = tl.full((lanes,), float("-inf"), tl.float32)
+    total, plain = tl.zeros((lanes,), tl.float32), tl.zeros((lanes,), tl.float32)
+    for first in range(0, padded, lanes * 8):
+        at = first + columns
+        # asked by the padded width, which is aligned: eight columns are one load
+        value = tl.load(own + at, mask=at < padded, other=0.0).to(tl.float32)
+        if smooth:
+            plain += tl.sum(tl.where(at < vocabulary, value, 0.0), 1)
+        value = tl.where(at < vocabulary, value, float("-inf"))
+        higher = tl.maximum(highest, tl.max(value, 1))
+        from_here = tl.where(higher == float("-inf"), 0.0, higher)  # a thread that has seen no column
+        total = total * tl.exp(highest - from_here) + tl.sum(tl.exp(value - from_here[:, None]), 1)
+        highest = higher
+    top = tl.max(highest, 0)
+    return top + tl.log(tl.sum(total * tl.exp(highest - top), 0)), tl.sum(plain, 0)
+
+
+@triton.jit
+def _sweep(logits, labels, losses, step, vocabulary, padded, spread, ignore: tl.constexpr, smooth: tl.constexpr,
+           gradient: tl.constexpr, lanes: tl.constexpr):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    own = logits + row * step
+    label = tl.load(labels + row)
+    columns = tl.arange(0, lanes)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    if label == ignore:
+        tl.store(losses + row, 0.0)
+        if gradient:
+            for first in range(0, padded, lanes * 8):
+                at = first + columns
+                tl.store(own + at, tl.zeros((lanes, 8), logits.dtype.element_ty), mask=at < padded)
+    else:
+        known = (label >= 0) & (label < vocabulary)
+        right = tl.load(own + label, mask=known, other=0.0).to(tl.float32)  # before anything is written over it
+        norm, plain = _log_sum(own, columns, vocabulary, padded, smooth, lanes)
+        norm = tl.where(known, norm, float("nan"))  # a label that is no token is not trained as another
+        share, place = spread / vocabulary, label.to(tl.int32)
+        tl.store(losses + row, norm - (1.0 - spread) * right - share * plain)
+        if gradient:
+            for first in range(0, padded, lanes * 8):
+                at = first + columns
+                value = tl.load(own + at, mask=at < padded, other=0.0).to(tl.float32)
+                change = tl.exp(value - norm) - share
+                change = tl.where(at == place, change - (1.0 - spread), change)
+                change = tl.where(at < vocabulary, change, 0.0)
+                tl.store(own + at, change.to(logits.dtype.element_ty), mask=at < padded)
+
+
+def sweep(logits: Tensor, labels: Tensor, losses: Tensor, vocabulary: int, spread: float, gradient: bool) -> None:
+    """Fills `losses` (R,), and with `gradient` writes that of each row over its logits (R, P); columns from `vocabulary` on
+    are padding. Labels that are neither a token nor IGNORE give NaN: asking for them would stop the GPU."""
+    rows, padded = logits.shape
+    lanes = min(LANES, triton.next_power_of_2(triton.cdiv(padded, 8)))
+    with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():  # Triton launches on the current one
+        _sweep[(rows,)](
+            logits, labels, losses, logits.stride(0), vocabulary, padded, spread, ignore=IGNORE, smooth=spread != 0.0,
+            gradient=gradient, lanes=lanes, num_warps=max(lanes // 32, 1),
+        )  # fmt: skip

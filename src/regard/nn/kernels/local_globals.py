@@ -1,0 +1,108 @@
+"""The marked tokens as columns beside an attention within windows, joined to what the windows gave: the plain form.
+
+A marked token is in the softmax of a query once: as a key of its window, or, from further away, as a column here.
+Shape letters: B rows, L tokens, G marked ones, H heads, d head width, T = B · L.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.nn.kernels.local_pattern import Band
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """(B, G) where the marked tokens stand, and (4, B, G) who sees them: queries from the first number to before the second,
+    unless they stand from the third to the fourth and have them in their window. One that is not there is seen by nobody."""
+
+    places: Tensor
+    bounds: Tensor
+
+    def seen(self, length: int) -> Tensor:
+        """(B, 1, L, G)"""
+        at = torch.arange(length, device=self.places.device)[:, None]
+        first, stop, near, close = self.bounds[:, :, None, None]
+        return (at >= first) & (at < stop) & ((at < near) | (at > close))
+
+    def flat(self, length: int) -> Tensor:
+        """(B, G) their places counted through all rows."""
+        return _begins(self.places, length) + self.places
+
+    def taken(self, x: Tensor) -> Tensor:
+        """(B, G, H, d) of x (B, L, H, d)."""
+        return x.flatten(0, 1)[self.flat(x.shape[1])]
+
+    def give_(self, x: Tensor, gradient: Tensor) -> None:
+        """The reverse: what (B, G, H, d) are told is added to their places in x (B, L, H, d)."""
+        where = self.flat(x.shape[1]).flatten()
+        x.view(-1, *x.shape[2:]).index_add_(0, where, gradient.flatten(0, 1).to(x.dtype))
+
+    def kept(self, q: Tensor, dropout: float) -> Tensor | None:
+        """(B, H, L, G) what dropout multiplies the weights by; None: nothing."""
+        if not dropout:
+            return None
+        shape = (q.shape[0], q.shape[2], q.shape[1], self.places.shape[1])
+        return torch.empty(shape, device=q.device, dtype=q.dtype).bernoulli_(1.0 - dropout).div_(1.0 - dropout)
+
+
+def columns(band: Band, starts: Tensor, length: int) -> Columns | None:
+    """Of a batch whose rows, one after another, are cut into stretches; None: nobody is marked."""
+    found = band.places()
+    if found is None:
+        return None
+    places, there = found
+    begins = _begins(places, length)
+    stretch = torch.searchsorted(starts, (begins + places).to(starts.dtype), right=True).clamp(max=len(starts) - 1)
+    first, stop = (starts[at] - begins for at in (stretch - 1, stretch))
+    bounds = (first, torch.where(there, stop, first), places - band.window.right, places + band.window.left)
+    return Columns(places, torch.stack(bounds).int())
+
+
+def _begins(places: Tensor, length: int) -> Tensor:
+    return torch.arange(len(places), device=places.device)[:, None] * length
+
+
+def _heads(x: Tensor) -> Tensor:
+    """(B, L, H, d) -> (B, H, L, d), of at least 32 bits."""
+    return x.transpose(1, 2).to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _scores(q: Tensor, k: Tensor, marks: Columns, scale: float) -> Tensor:
+    """(B, H, L, G), -inf where a query does not see the column."""
+    scores = (_heads(q) * scale) @ _heads(marks.taken(k)).transpose(2, 3)
+    return scores.masked_fill(~marks.seen(q.shape[1]), -torch.inf)
+
+
+def join_(
+    q: Tensor, k: Tensor, v: Tensor, marks: Columns, out: Tensor, lse: Tensor, scale: float, kept: Tensor | None
+) -> None:
+    """Into what the windows gave, (T, H, d) and its log-sum-exp (H, T); q, k, v are (B, L, H, d)."""
+    B, L, H, _ = q.shape
+    scores, own = _scores(q, k, marks, scale), lse.view(H, B, L).transpose(0, 1)
+    total = torch.logaddexp(own, scores.logsumexp(-1))
+    weights = (scores - total[..., None]).exp()
+    mixed = (weights if kept is None else weights * kept) @ _heads(marks.taken(v))
+    ours = out.view(B, L, H, -1).transpose(1, 2)
+    ours.copy_(ours * (own - total).exp()[..., None] + mixed)
+    own.copy_(total)
+
+
+def pull_(
+    told: Tensor, q: Tensor, k: Tensor, v: Tensor, marks: Columns, saved: tuple[Tensor, Tensor], scale: float,
+    kept: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
+) -> None:  # fmt: skip
+    """Their share of the gradients is added to that of the windows; `saved`: the joined mixture and log-sum-exp."""
+    (B, L, H, _), (out, lse), (dq, dk, dv) = q.shape, saved, gradients
+    weights = (_scores(q, k, marks, scale) - lse.view(H, B, L).transpose(0, 1)[..., None]).exp()
+    mine = _heads(told)
+    d_weights = mine @ _heads(marks.taken(v)).transpose(2, 3)
+    own = (mine * _heads(out.view(B, L, H, -1))).sum(-1, keepdim=True)
+    used = weights if kept is None else weights * kept
+    d_scores = weights * ((d_weights if kept is None else d_weights * kept) - own) * scale
+    dq.add_((d_scores @ _heads(marks.taken(k))).transpose(1, 2))
+    marks.give_(dk, (d_scores.transpose(2, 3) @ _heads(q)).transpose(1, 2))
+    marks.give_(dv, (used.transpose(2, 3) @ mine).transpose(1, 2))

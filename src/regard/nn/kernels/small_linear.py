@@ -1,0 +1,176 @@
+"""A linear layer of up to eight rows on CUDA, with all that stands around it in a decoding step, in one launch.
+
+So few rows are no work for the matrix units: what counts is that the weights are read once, at full speed, and that the
+norm before the layer and the activation and the sum behind it cost no launches of their own. A program takes a few rows of
+the weights over their whole width and asks for all of them before it needs the first. Sums are in float32 and rounded
+once. Imported only where Triton is.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment, var-annotated"
+# ruff: noqa: RUF005 (Triton adds tuples, and knows no stars)
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Literal
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra import cuda
+
+from regard.nn.kernels.decode_attention import overlaps
+
+Activation = Literal["", "gelu", "gelu_tanh", "relu"]
+
+ROWS = 8
+"""rows of x, at most"""
+COLUMNS = 8192
+"""columns of x, at most: each thread keeps its share of them"""
+REACH = 256
+"""columns that a warp reads at once: 16 bytes a thread. A tile of more warps is as many times wider, never less, or
+Triton lays x and the weights out in two ways and moves the weights about"""
+READS = 4
+"""tiles in a row of the weights, up to which a program has one warp; wider rows have more, up to WARPS"""
+WARPS = 8
+TOGETHER = 1024
+"""warps that fill a large GPU: programs take more rows of the weights, up to BLOCK_N, where there are more than these"""
+BLOCK_N = 4
+SUMS = 16
+"""numbers of the result that a program makes, at most: more do not fit into registers"""
+MEASURED: dict[tuple[int, int, int], tuple[int, int]] = {}
+"""M, N, K: (rows of the weights of a program, warps), where something else than the rule of `tile` was found faster"""
+EARLY = 8192
+"""rows of the weights, up to which programs may read theirs before the kernel in front, which makes x, has ended (Hopper on);
+many more would take its place on the chip"""
+
+
+@triton.jit
+def _read(x, rows, row_step, columns, count, K: tl.constexpr):
+    """x (count, K) at these rows and columns, 0 beyond; the axes of both are laid out by the caller."""
+    return tl.load(x + rows * row_step + columns, mask=(rows < count) & (columns < K), other=0.0)
+
+
+@triton.jit
+def _moments(xs, ks, eps, K: tl.constexpr, padded: tl.constexpr, block_k: tl.constexpr):
+    """Mean and inverse deviation of rows that lie in tiles."""
+    total = tl.zeros((padded, 1, block_k), tl.float32)
+    for i in tl.static_range(0, len(xs)):
+        total += xs[i].to(tl.float32)
+    mean = tl.sum(total, 2, keep_dims=True) / K
+    total = tl.zeros((padded, 1, block_k), tl.float32)
+    for i in tl.static_range(0, len(xs)):
+        apart = tl.where(i * block_k + ks < K, xs[i].to(tl.float32) - mean, 0.0)
+        total += apart * apart
+    return mean, tl.rsqrt(tl.sum(total, 2, keep_dims=True) / K + eps)
+
+
+@triton.jit
+def _active(x, activation: tl.constexpr):
+    if activation == "relu":
+        x = tl.maximum(x, 0.0)
+    elif activation == "gelu":
+        x = x * 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif activation == "gelu_tanh":  # (1 + tanh z) / 2 = sigmoid(2 z)
+        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    return x
+
+
+@triton.jit
+def _few(x, weight, bias, residual, gain, offset, out, M, N, x_step, w_step, r_step, eps, K: tl.constexpr,
+         padded: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, activation: tl.constexpr,
+         early: tl.constexpr):  # fmt: skip
+    ms, ns = tl.arange(0, padded), tl.program_id(0) * block_n + tl.arange(0, block_n)
+    ks = tl.arange(0, block_k)[None, None, :]
+    # everything that was there before the step, asked for first
+    ws, gains, offsets, xs = (), (), (), ()
+    for start in tl.static_range(0, K, block_k):
+        ws = ws + (_read(weight, ns.to(tl.int64)[None, :, None], w_step, start + ks, N, K),)
+        if gain is not None:
+            gains = gains + (tl.load(gain + start + ks, mask=start + ks < K, other=0.0),)
+            offsets = offsets + (tl.load(offset + start + ks, mask=start + ks < K, other=0.0),)
+    if bias is not None:
+        added = tl.load(bias + ns, mask=ns < N, other=0.0).to(tl.float32)[None, :]
+    if early:
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
+    there = (ms < M)[:, None] & (ns < N)[None, :]
+    if residual is not None:
+        before = tl.load(residual + ms[:, None] * r_step + ns[None, :], mask=there, other=0.0).to(tl.float32)
+    for start in tl.static_range(0, K, block_k):
+        xs = xs + (_read(x, ms[:, None, None], x_step, start + ks, M, K),)
+    if gain is not None:
+        mean, inverse = _moments(xs, ks, eps, K, padded, block_k)
+    sums = tl.zeros((padded, block_n, block_k // 8), tl.float32)
+    for i in tl.static_range(0, len(ws)):
+        row = xs[i].to(tl.float32)
+        if gain is not None:
+            row = (row - mean) * inverse * gains[i].to(tl.float32) + offsets[i].to(tl.float32)
+        products = tl.reshape(row * ws[i].to(tl.float32), (padded, block_n, block_k // 8, 8))
+        sums += tl.sum(products, 3)  # of the eight neighbours that a thread holds: no words between threads yet
+    total = tl.sum(sums, 2)
+    if bias is not None:
+        total += added
+    total = _active(total, activation)
+    if residual is not None:
+        total += before
+    tl.store(out + ms[:, None] * N + ns[None, :], total.to(out.dtype.element_ty), mask=there)
+
+
+def tile(M: int, N: int, K: int) -> tuple[int, int]:
+    """Rows of the weights (N, K) that a program takes, and its warps."""
+    if (M, N, K) in MEASURED:
+        return MEASURED[M, N, K]
+    rows, warps, most = 1, 1, min(BLOCK_N, SUMS // M)
+    while warps < WARPS and triton.cdiv(K, REACH * warps) > READS:
+        warps *= 2
+    while rows < most and N * warps >= 2 * rows * TOGETHER:
+        rows *= 2
+    return rows, warps
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None, gain: Tensor | None,
+    offset: Tensor | None, eps: float,
+) -> Tensor:  # fmt: skip
+    (M, K), N = x.shape, weight.shape[0]
+    rows, warps = tile(M, N, K)
+    out = x.new_empty(M, N)
+    steps = (x.stride(0), weight.stride(0), 0 if residual is None else residual.stride(0))
+    sizes = {"K": K, "padded": triton.next_power_of_2(M), "block_n": rows, "block_k": REACH * warps}
+    early = N <= EARLY and overlaps(x.device)
+    how = {"early": early, "num_warps": warps, **({"launch_pdl": True} if early else {})}
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
+        _few[(triton.cdiv(N, rows),)](
+            x, weight, bias, residual, gain, offset, out, M, N, *steps, eps, **sizes, activation=activation, **how
+        )
+    return out
+
+
+_op = torch.library.custom_op(
+    "regard::few_linear", linear, mutates_args=(), device_types="cuda",
+    schema="(Tensor x, Tensor weight, Tensor? bias, str activation, Tensor? residual, Tensor? gain, Tensor? offset, "
+    "float eps) -> Tensor",
+)  # fmt: skip
+
+
+@_op.register_fake
+def _(x: Tensor, weight: Tensor, *_: object) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def serves(x: Tensor, weight: Tensor) -> bool:
+    """Whether these are on a device, of a dtype and size and lie in a way that the kernel can read."""
+    kind = x.is_cuda and x.dtype == weight.dtype and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return kind and x.shape[0] <= ROWS and x.shape[1] <= COLUMNS and x.stride(-1) == weight.stride(-1) == 1
+
+
+def few_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation = "", residual: Tensor | None = None,
+    norm: tuple[Tensor, Tensor, float] | None = None,
+) -> Tensor:  # fmt: skip
+    """activation(LN(x) weightᵀ + bias) + residual, x (M, K), weight (N, K); `norm`: gain, offset and eps of the LN."""
+    gain, offset, eps = norm or (None, None, 0.0)
+    result: Tensor = _op(x, weight, bias, activation, residual, gain, offset, eps)
+    return result

@@ -1,0 +1,127 @@
+"""Farthest points: a few points of each cloud that are spread over it, each as far as can be from those chosen before.
+
+The first is the first point of the cloud; of points equally far away the one with the lowest index is next, and none is chosen
+twice, also where several lie in one place. A cloud of n points
+keeps n // rate of them, and at least one (`Packing.thinned`), as the released code of Point Transformer does. Exact in every
+way of computing it: distances are those of nn/points/pairwise.py. Nothing here has a gradient.
+
+Shape letters: N points, M of them kept, B clouds.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard import capabilities
+from regard.nn.points.packing import Packing
+from regard.nn.points.pairwise import searchable, squared
+
+ALONE = 2**14
+"""Points from which a cloud on the CPU is gone through by itself, in slices."""
+SLICE = 512
+"""points of such a slice"""
+
+
+def spread(places: Float[Tensor, "N 3"], packing: Packing, kept: Packing) -> Int[Tensor, "M"]:
+    """Rows of `places`, cloud after cloud, in the order in which they were chosen."""
+    for count, most in zip(kept.counts, packing.counts, strict=True):
+        if not 0 < count <= most:
+            raise ValueError(f"{count} points cannot be chosen of {most}")
+    choose = (
+        _spread if torch.compiler.is_compiling() else torch.no_grad()(_choose)
+    )  # the operator is for compiled graphs
+    return choose(searchable(places), list(packing.counts), list(kept.counts))
+
+
+def _choose(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
+    packing, wanted = Packing(tuple(counts)), Packing(tuple(kept))
+    if places.is_cuda and capabilities.available("triton"):
+        from regard.nn.points import farthest_point_triton
+
+        if farthest_point_triton.serves(places, packing):
+            return farthest_point_triton.spread(places, packing, wanted)
+    found = _empty(places, counts, kept)
+    alone = not places.is_cuda and packing.longest >= ALONE
+    for first, last in ((n, n + 1) for n in range(len(counts))) if alone else packing.groups():
+        (some, rows), (few, chosen) = packing.part(first, last), wanted.part(first, last)
+        if not places.is_cuda and some.longest >= ALONE:
+            found[chosen] = _in_slices(places[rows], few.longest) + rows.start
+        else:
+            found[chosen] = _side_by_side(places[rows], some, few) + rows.start
+    return found
+
+
+def _empty(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
+    return places.new_empty((sum(kept),), dtype=torch.int64)
+
+
+_spread = torch.library.custom_op(
+    "regard::spread", _choose, mutates_args=(), schema="(Tensor places, SymInt[] counts, SymInt[] kept) -> Tensor"
+)
+_spread.register_fake(_empty)
+
+
+def _side_by_side(places: Tensor, packing: Packing, kept: Packing) -> Tensor:
+    """All clouds at once, a point of each at a time; a cloud that wants fewer goes on, and nobody reads it."""
+    axes, real = packing.laid(places).unbind(-1), packing.real(places.device)
+    axes = tuple(axis.contiguous() for axis in axes)
+    nearest = torch.full_like(axes[0], torch.inf)
+    if real is not None:  # what fills up a cloud is never farthest
+        nearest.masked_fill_(~real, -1.0)
+    last = torch.zeros((len(packing.counts), 1), dtype=torch.int64, device=places.device)
+    chosen = [last]
+    for _ in range(kept.longest - 1):
+        here = tuple(axis.gather(1, last) for axis in axes)
+        torch.minimum(nearest, squared(axes, here), out=nearest).scatter_(1, last, -1.0)
+        last = nearest.argmax(1, keepdim=True)
+        chosen.append(last)
+    found = torch.cat(chosen, 1) + packing.starts(places.device)[:-1, None]
+    wanted = kept.real(places.device)
+    return found.flatten() if wanted is None else found[wanted]
+
+
+def _in_slices(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
+    """One large cloud on the CPU. Sorted along its longest axis, a new point changes only the slices that begin and end
+    nearer to it than the farthest point is to those before: few, as soon as some points are chosen.
+
+    Rounding keeps order: a distance is never below its part along one axis, however both are rounded."""
+    axis = int((places.amax(0) - places.amin(0)).argmax())
+    names = places[:, axis].argsort(stable=True)
+    count = -(-len(places) // SLICE)
+    # the last slice is filled up with points that are never farthest
+    names = torch.cat([names, names[-1:].expand(count * SLICE - len(names))])
+    held = places[names].T.contiguous().view(3, count, SLICE)
+    begins, ends = held[axis, :, 0].tolist(), held[axis, :, -1].tolist()
+    nearest = torch.full((count, SLICE), torch.inf, dtype=places.dtype)
+    nearest.view(-1)[len(places) :] = -1.0
+    where, names = _inverse(names[: len(places)]), names.view(count, SLICE)
+    far, lowest = torch.full((count,), torch.inf, dtype=places.dtype), torch.zeros(count, dtype=torch.int64)
+    chosen, most = [0], torch.inf
+    while len(chosen) < kept and most > 0:
+        here, reach = places[chosen[-1]].tolist(), most**0.5 * (1 + 1e-5)
+        first = bisect.bisect_left(ends, here[axis] - reach)
+        last = bisect.bisect_right(begins, here[axis] + reach)
+        part, before = held[:, first:last], nearest[first:last]
+        total = (part[0] - here[0]).square_()
+        total += (part[1] - here[1]).square_()
+        total += (part[2] - here[2]).square_()
+        torch.minimum(before, total, out=before)
+        nearest.view(-1)[where[chosen[-1]]] = -1.0
+        torch.amax(before, 1, out=far[first:last])
+        torch.amin(names[first:last].where(before == far[first:last, None], len(places)), 1, out=lowest[first:last])
+        most = float(far.max())
+        chosen.append(int(lowest.where(far == most, len(places)).min()))
+    if len(chosen) < kept:  # all that are left lie where one is that was chosen
+        left = torch.ones(len(places), dtype=torch.bool)
+        left[chosen] = False
+        chosen += left.nonzero()[: kept - len(chosen), 0].tolist()
+    return torch.tensor(chosen)
+
+
+def _inverse(order: Int[Tensor, "n"]) -> list[int]:
+    """Where each stands in an order."""
+    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).tolist()

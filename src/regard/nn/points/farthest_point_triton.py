@@ -1,0 +1,101 @@
+"""Farthest points on CUDA: a Triton kernel that goes through all steps of a cloud at once.
+
+A step waits for the one before it, so time is what lies between two: points and their distances stay in registers, and nothing
+is launched anew. A large cloud is shared by several programs. Each says how far its farthest point is, and all wait for each
+other once a step; they run at the same time or not at all (a cooperative launch). Imported only where Triton is.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# the arguments of a kernel are pointers and numbers of Triton's own language
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.nn.points.packing import Packing
+
+ALONE = 8192
+"""Points that one program holds; a larger cloud is shared."""
+PART, MOST = 2048, 16384
+"""points of a program then, at least and at most"""
+
+
+@triton.jit
+def _steps(
+    places, starts, wanted, out, slots, arrived, clouds, block: tl.constexpr, shared: tl.constexpr
+):  # fmt: skip
+    """`slots`: for each step the farthest that was said, distance and index in one number; `arrived`: how many have said it."""
+    cloud, part, parts = clouds + tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    start, end = tl.load(starts + cloud), tl.load(starts + cloud + 1)
+    first, last = tl.load(wanted + cloud), tl.load(wanted + cloud + 1)
+    at = part * block + tl.arange(0, block)
+    real = at < end - start
+    row = places + (start + at) * 3
+    x, y, z = tl.load(row, mask=real), tl.load(row + 1, mask=real), tl.load(row + 2, mask=real)
+    nearest = tl.where(real, float("inf"), -1.0)
+    chosen = first.to(tl.int32) * 0
+    if part == 0:
+        tl.store(out + first, start)
+    for step in range(first + 1, last):
+        here = places + (start + chosen) * 3
+        dx, dy, dz = x - tl.load(here), y - tl.load(here + 1), z - tl.load(here + 2)
+        far = dx * dx + dy * dy + dz * dz
+        nearest = tl.where(at == chosen, -1.0, tl.minimum(nearest, far))
+        top = tl.max(nearest, 0)
+        chosen = tl.min(tl.where(nearest == top, at, 2147483647), 0)
+        if shared:
+            # of equal distances the lowest index is the largest number
+            said = (top.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (2147483647 - chosen).to(tl.int64)
+            tl.atomic_max(slots + step, said)
+            tl.atomic_add(arrived + step, 1)
+            while tl.atomic_add(arrived + step, 0) < parts:
+                pass
+            chosen = 2147483647 - (tl.atomic_max(slots + step, 0) & 4294967295).to(tl.int32)
+        if part == 0:
+            tl.store(out + step, start + chosen)
+
+
+def spread(places: Tensor, packing: Packing, kept: Packing) -> Tensor:
+    """As nn/points/farthest_point.py says it."""
+    places, device = places.contiguous(), places.device
+    starts, wanted = packing.starts(device), kept.starts(device)
+    out = torch.empty(kept.total, dtype=torch.int64, device=device)
+    clouds, block, parts = len(packing.counts), *_cut(packing.longest, device)
+    slots, arrived = (
+        torch.zeros(kept.total if parts > 1 else 1, dtype=kind, device=device) for kind in (torch.int64, torch.int32)
+    )
+    together = clouds if parts == 1 else max(_processors(device) // parts, 1)
+    more = {"launch_cooperative_grid": True} if parts > 1 else {}
+    with torch.cuda.device(device) if places.is_cuda else nullcontext():  # Triton launches on the current one
+        for first in range(0, clouds, together):
+            _steps[(min(together, clouds - first), parts)](
+                places, starts, wanted, out, slots, arrived, first, block=block, shared=parts > 1,
+                num_warps=min(max(block // 256, 1), 32), enable_fp_fusion=False, **more,
+            )  # fmt: skip
+    return out
+
+
+def _cut(longest: int, device: torch.device) -> tuple[int, int]:
+    """Points of a program, and programs of a cloud."""
+    if longest <= ALONE:
+        return max(triton.next_power_of_2(longest), 16), 1
+    block = PART
+    while triton.cdiv(longest, block) > _processors(device) and block < MOST:
+        block *= 2
+    return block, triton.cdiv(longest, block)
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def serves(places: Tensor, packing: Packing) -> bool:
+    """Distances are float32 there, and a cloud must fit into the registers of the device."""
+    if not places.is_cuda or places.dtype != torch.float32:
+        return False
+    return packing.longest <= ALONE or _cut(packing.longest, places.device)[1] <= _processors(places.device)

@@ -1,0 +1,296 @@
+"""Attention within windows of a grid, which are moved by half a window in every second block (Liu et al. 2021).
+
+Tokens lie row by row in a sequence (B, h·w, D). The windows of a grid become the rows of attention, (B·N, M, D); a block with
+a shift rolls the grid first, so that its windows lie across the borders of the block before, and what only the roll brought
+together does not see each other. `Pyramid` is stages of such blocks, each half as fine and twice as wide as the one before.
+
+Shape letters: B pictures, L tokens of a grid, N windows of a picture, M tokens of a window, H heads, D width, d head width.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.errors import RegardError
+from regard.nn.attention.attention import Attention, Recorder
+from regard.nn.attention.kv_cache import Memory
+from regard.nn.attention.masks import Rule
+from regard.nn.attention.relative_positions import Inside, Placed, Standing
+from regard.nn.blocks.block import Residual, Stack
+from regard.nn.blocks.norm import Norm
+from regard.nn.kernels.linear import Linear
+from regard.nn.vision.patches import Patches
+from regard.types import Batch, States
+
+
+class Tiles(NamedTuple):
+    """A grid that is cut into windows of `side` x `side`: zeros stand below and to the right where they do not fit, then all
+    is rolled up and left by `shift`."""
+
+    height: int
+    width: int
+    side: int
+    shift: int
+
+    @classmethod
+    def of(cls, height: int, width: int, window: int, shift: int) -> Tiles:
+        """In a grid no larger than a window nothing shifts, and windows are as large as its shorter side."""
+        least = min(height, width)
+        return cls(height, width, least, 0) if least <= window else cls(height, width, window, shift)
+
+    @property
+    def windows(self) -> tuple[int, int]:
+        """How many there are, one below another and side by side."""
+        return -(-self.height // self.side), -(-self.width // self.side)
+
+    @property
+    def whole(self) -> Tiles:
+        """With the zeros that fill it up."""
+        down, across = self.windows
+        return self._replace(height=down * self.side, width=across * self.side)
+
+    def cut(self, x: Shaped[Tensor, "B L D"]) -> Shaped[Tensor, "rows M D"]:
+        """A grid -> its windows as rows, picture after picture."""
+        (B, _, D), (down, across), whole = x.shape, self.windows, self.whole
+        x = x.reshape(B, self.height, self.width, D)
+        if whole != self:
+            x = F.pad(x, (0, 0, 0, whole.width - self.width, 0, whole.height - self.height))
+        if self.shift:
+            x = x.roll((-self.shift, -self.shift), (1, 2))
+        return x.view(B, down, self.side, across, self.side, D).transpose(2, 3).reshape(-1, self.side**2, D)
+
+    def join(self, x: Shaped[Tensor, "rows M D"]) -> Shaped[Tensor, "B L D"]:
+        """The way back."""
+        D, (down, across), whole = x.shape[-1], self.windows, self.whole
+        x = x.view(-1, down, across, self.side, self.side, D).transpose(2, 3).reshape(-1, whole.height, whole.width, D)
+        if self.shift:
+            x = x.roll((self.shift, self.shift), (1, 2))
+        return x[:, : self.height, : self.width].flatten(1, 2)
+
+    def places(self, device: torch.device) -> Int[Tensor, "N M"]:
+        """Where the tokens of each window lie in the grid, counted row by row; -1 where there is none."""
+        return self.cut(torch.arange(1, self.height * self.width + 1, device=device)[None, :, None])[..., 0] - 1
+
+    def hidden(self, device: torch.device) -> Bool[Tensor, "N M M"]:
+        """Who met by the roll alone: in no window do the first `shift` rows or columns see those of the other end."""
+        rows, columns = (torch.arange(n, device=device) < self.shift for n in (self.whole.height, self.whole.width))
+        region = self.whole.cut((2 * rows[:, None] + columns.long()).view(1, -1, 1))[..., 0]
+        return region[:, :, None] != region[:, None, :]
+
+
+def offsets(side: int, reach: int, device: torch.device) -> Int[Tensor, "M M"]:
+    """The row of a table of (2 reach - 1)² offsets for each query and key of a window: query - key, rows first."""
+    at = torch.arange(side, device=device)
+    row, column = at.repeat_interleave(side), at.repeat(side)
+    apart = row[:, None] - row, column[:, None] - column
+    return (apart[0] + reach - 1) * (2 * reach - 1) + apart[1] + reach - 1
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(make: Callable[..., Tensor], form: tuple[Any, ...], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # it may be learnt through later
+        return make(*form, device)
+
+
+def constant(make: Callable[..., Tensor], *form: Any, device: torch.device) -> Tensor:
+    """What a size and a device determine, made once for all passes. It is kept beside the modules, which have no state, and
+    not where someone records: compiled code makes it itself, and a recorded graph must own what it reads."""
+    if torch.compiler.is_compiling() or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        return make(*form, device)
+    return _kept(make, form, device)
+
+
+class OnGrid(Standing):
+    """The tokens of a pass lie in a grid, row by row."""
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.height, self.width = height, width
+
+
+class RelativeTable(Inside):
+    """A number for each head and each offset, in rows and columns, of a key from a query of one window; and which windows.
+
+    Grids smaller than a window use the middle of the table."""
+
+    measures = True
+    undecayed = ("table.weight",)
+
+    def __init__(self, heads: int, window: int, shift: int = 0) -> None:
+        super().__init__()
+        if not 0 <= shift < window:
+            raise ValueError(f"windows of {window} are shifted by less than that, not by {shift}")
+        self.heads, self.window, self.shift = heads, window, shift
+        self.table = nn.Embedding((2 * window - 1) ** 2, heads)
+        nn.init.trunc_normal_(self.table.weight, std=0.02)
+
+    def check(self, heads: int, head_width: int) -> None:
+        if heads != self.heads:
+            raise ValueError(f"a table for {self.heads} heads in an attention of {heads}")
+
+    def tiles(self, standing: Standing) -> Tiles:
+        if not isinstance(standing, OnGrid):
+            raise ValueError("windows are cut from a grid, whose height and width must be told: OnGrid(height, width)")
+        return Tiles.of(standing.height, standing.width, self.window, self.shift)
+
+    def bias(
+        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, standing: Standing
+    ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
+        """One for all windows, or where they shift one for each row, the lowest where nobody may look."""
+        tiles = self.tiles(standing)
+        rows = constant(offsets, tiles.side, self.window, device=q.device)
+        bias = self.table(rows).movedim(-1, 0)[None].to(q.dtype)
+        if not tiles.shift:
+            return bias.contiguous()
+        hidden = standing.once((), (tiles,), lambda: constant(Tiles.hidden, tiles, device=q.device))
+        bias = bias.masked_fill(hidden[:, None], torch.finfo(bias.dtype).min / 2)
+        return bias.repeat(q.shape[0] // len(hidden), 1, 1, 1)
+
+
+class Windowed(Attention):
+    """Queries and keys are the tokens of one window; its position says which windows there are."""
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
+        memory: Memory | None = None, where: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
+        inside: Placed | None = None,
+    ) -> Float[Tensor, "B L D"]:  # fmt: skip
+        if inside is None or not isinstance(inside.position, RelativeTable):
+            raise ValueError("this attention needs a position that says which windows there are: a RelativeTable")
+        if context is not None or memory is not None or where is not None or rule is not None:
+            raise ValueError("this attention reads whole grids, and windows are its only rule")
+        tiles = inside.position.tiles(inside.standing)
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))  # the matrix wants it so: half as much is moved
+        q, k, v = self.project(tiles.cut(x))
+        mixed = self.attend(q, k, v, inside=inside) if seen is None else self._watched(q, k, v, inside, tiles, seen)
+        return tiles.join(self.out(mixed.transpose(1, 2).flatten(2)))
+
+    def _watched(
+        self, q: Float[Tensor, "R H M d"], k: Float[Tensor, "R H M d"], v: Float[Tensor, "R H M d"], inside: Placed,
+        tiles: Tiles, seen: Recorder,
+    ) -> Float[Tensor, "R H M d"]:  # fmt: skip
+        """The same by weights (B, H, N·M, M) that belong to pictures, not to windows, and stay in the graph. A token that only
+        fills up a window is looked at, too: its key is -1, its weight is not 0."""
+        places, scale = tiles.places(q.device), self.score.factor(q.shape[-1])
+        (N, M), H = places.shape, self.heads
+        scores = (q * scale) @ k.transpose(-2, -1) + inside.bias(q, M, scale)  # type: ignore[operator]
+        weights = scores.view(-1, N, H, M, M).transpose(1, 2).flatten(2, 3).softmax(-1).to(v.dtype)
+        seen(weights, places.repeat_interleave(M, 0)[None, None], places.view(1, -1).expand(len(weights), -1))
+        used = F.dropout(weights, self.dropout, self.training).view(-1, H, N, M, M)
+        return used.transpose(1, 2).flatten(0, 1) @ v
+
+
+class Merge(nn.Module):
+    """Four neighbours become one token, twice as wide. Rows run first: above left, below left, above right, below right."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.reduce = Norm(4 * width), Linear(4 * width, 2 * width, bias=False)
+
+    def forward(self, x: Float[Tensor, "B L D"], height: int, width: int) -> Float[Tensor, "B K E"]:
+        whole = Tiles(height, width, 2, 0)
+        (B, _, D), (down, across) = x.shape, whole.windows
+        near = whole.cut(x).view(B, down * across, 2, 2, D)
+        return self.reduce(self.norm(near.transpose(2, 3).flatten(2)))
+
+
+class Skip(nn.Module):
+    """Stochastic depth (Huang et al. 2016): in training a share of the samples goes without, and what the others get is made
+    larger by as much."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        if not 0 <= share < 1:
+            raise ValueError(f"a share in [0, 1) is left out, not {share}")
+        self.share = share
+
+    def forward(self, x: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *rest"]:
+        if not self.training or not self.share:
+            return x
+        stays = x.new_empty(len(x), *[1] * (x.ndim - 1)).bernoulli_(1 - self.share)
+        return x * stays.div_(1 - self.share)
+
+
+def skipped(residual: Residual, share: float) -> Residual:
+    """With a branch that a share of the samples goes without."""
+    residual.dropout = nn.Sequential(residual.dropout, Skip(share))  # type: ignore[assignment]
+    return residual
+
+
+class Stages(nn.ModuleList):
+    """Stacks, one for each grid."""
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        return [block for stack in self for block in stack.blocks]  # type: ignore[union-attr]
+
+
+class Pyramid(nn.Module):
+    """`first` is the norm of the patches, `norm` that of the last states, whose mean is the summary. `taps` are maps
+    (B, C, h, w) after the stages asked for, before they are merged."""
+
+    def __init__(
+        self, patches: Patches, first: Norm, stages: Iterable[Stack], merges: Iterable[Merge], norm: Norm,
+        dropout: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.patches, self.first, self.norm = patches, first, norm
+        self.stages, self.merges = Stages(stages), nn.ModuleList(merges)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> States:
+        x, (height, width) = self.embed(batch.x)
+        found: dict[int, Tensor] = {}
+        for number, stage in enumerate(self.stages):
+            if number:
+                x = self.merges[number - 1](x, height, width)
+                height, width = -(-height // 2), -(-width // 2)
+            x, _ = stage(x, standing=OnGrid(height, width))
+            if number in taps:
+                found[number] = x.unflatten(1, (height, width)).permute(0, 3, 1, 2)
+        sequence = self.norm(x)
+        return States(sequence, sequence.mean(1), tuple(found[number] for number in taps))
+
+    def behind(self, taps: Sequence[int]) -> list[nn.Module]:
+        """What nobody reads who reads these taps alone."""
+        return [*self.merges[max(taps) :], *self.stages[max(taps) + 1 :], self.norm]
+
+    def shorten(self, tap: int) -> None:
+        """Nothing is kept of what lies behind this tap."""
+        del self.merges[tap:], self.stages[tap + 1 :]
+        self.norm = nn.Identity()  # type: ignore[assignment]
+
+    def embed(self, x: Float[Tensor, "..."]) -> tuple[Float[Tensor, "B L D"], tuple[int, int]]:
+        """The tokens of pictures (B, C, H, W), and how many there are down and across; zeros stand below and to the right of
+        what is no multiple of a patch."""
+        if x.ndim != 4 or x.shape[1] != self.patches.channels or not x.shape[2] * x.shape[3]:
+            raise RegardError(
+                f"the model reads pictures of {self.patches.channels} channels, as (pictures, channels, height, width); "
+                f"it was given {tuple(x.shape)}."
+            )
+        below, right = (-n % self.patches.patch for n in x.shape[2:])
+        x = F.pad(x, (0, right, 0, below)) if below or right else x
+        x, grid = self.patches(x.to(self.patches.weight.dtype))
+        x = self.first(x)
+        if x.is_cuda and torch.is_autocast_enabled("cuda"):
+            x = x.to(torch.get_autocast_dtype("cuda"))  # what runs from block to block is of sixteen bits too
+        return self.dropout(x), grid
+
+
+def swin_weights(body: Pyramid) -> Pyramid:
+    """As Swin begins: matrices and tables N(0, 0.02), cut off far out; biases 0. Patches begin larger, as they are
+    normed at once."""
+    for module in body.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    return body

@@ -1,0 +1,209 @@
+"""Clouds -> rows of points as a model was taught to see them.
+
+A row is a place in the model's frame and what is known of the point beside it: x, y, z, then red, green and blue from 0 to 1,
+then the normal. `Points` says how many points are taken, in which frame, how dense, and what stands beside them. It is kept in
+a `points.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.config import as_dict, from_dict
+from regard.errors import DataError, SettingError
+from regard.files import write_json
+from regard.processors.voxel_grid import thin
+
+FILE = "points.json"
+Frame = Literal["unit", "centred", "floor"]
+Axis = Literal["x", "y", "z"]
+FEATURES = ("colours", "normals")
+"""What may stand beside a place, in this order."""
+LOOKS = 10
+"""Several looks at a small cloud leave out one point in so many, each look others."""
+
+Rows = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+
+
+class Placed(Protocol):
+    """What is read of a cloud: points, and what is known of each."""
+
+    @property
+    def places(self) -> NDArray[np.float32]: ...
+    @property
+    def colours(self) -> NDArray[np.uint8] | None: ...
+    @property
+    def normals(self) -> NDArray[np.float32] | None: ...
+
+
+@dataclass(frozen=True)
+class Points:
+    count: int = 1024
+    """points that are drawn of each cloud; of a smaller one all are taken; 0: always all"""
+    frame: Frame = "unit"
+    """unit: about the mean, the farthest point at distance 1; centred: about the mean, metres stay metres; floor: about the
+    mean in the plane, and the lowest point at 0"""
+    voxel: float = 0.0
+    """edge of the cells that keep one point each, in the unit of the file; 0: all are kept"""
+    block: float = 0.0
+    """side of the columns that a large scene is cut into; 0: a cloud stays whole"""
+    features: tuple[str, ...] = ()
+    """what the model reads beside the places: colours, normals; 0 where a file has none"""
+    up: Axis = "z"
+    """the axis that points upwards, for the frame `floor` and for columns"""
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise SettingError(f"data.points must be at least 1, or 0 for all, not {self.count}.")
+        for name in ("voxel", "block"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
+        if self.frame not in ("unit", "centred", "floor") or self.up not in ("x", "y", "z"):
+            raise SettingError(f"there is no frame '{self.frame}' with {self.up} upwards.")
+        if self.block and self.frame == "unit":
+            raise SettingError("blocks of a scene keep its metres: data.block goes with data.frame=floor or centred.")
+        if self.block and self.block < self.voxel:
+            raise SettingError(f"a block of {self.block} is smaller than the cells of data.voxel={self.voxel}.")
+        known = tuple(name for name in FEATURES if name in self.features)
+        if known != tuple(self.features):
+            raise SettingError(f"features are {' and '.join(FEATURES)}, in this order, not {', '.join(self.features)}.")
+
+    # -- files
+
+    @staticmethod
+    def exists(folder: str | os.PathLike[str]) -> bool:
+        return (Path(folder) / FILE).is_file()
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Points:
+        path = Path(folder) / FILE
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DataError(f"there is no {FILE}, which says how clouds are made ready.", Path(folder)) from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot be read ({error}).", path) from error
+        if not isinstance(said, dict):
+            raise DataError("does not hold an object of JSON.", path)
+        try:
+            return from_dict(cls, said)
+        except SettingError as error:
+            raise DataError(f"has values that mean nothing: {error}", path) from error
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        write_json(Path(folder) / FILE, as_dict(self))
+
+    # -- clouds
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return 3 + 3 * len(self.features)
+
+    @property
+    def normals(self) -> int | None:
+        """The column where normals begin, which turn with the places; None: there are none."""
+        return 3 + 3 * self.features.index("normals") if "normals" in self.features else None
+
+    @property
+    def upright(self) -> int:
+        """The column of the axis that points upwards."""
+        return "xyz".index(self.up)
+
+    def prepare(self, cloud: Placed, random: np.random.Generator | None = None) -> tuple[Rows, Numbers]:
+        """(n, width) rows, and (n,) which points of the cloud they are.
+
+        Without chance this is a pure function of the cloud: of each cell the first point is kept, of a scene with blocks the
+        column about its middle, and of more than `count` points those that a fixed shuffle puts first."""
+        kept = self._left(cloud, random)
+        kept = kept[drawn(len(kept), self.count, random)]
+        return self.framed(self.rows(cloud, kept)), kept
+
+    def draws(self, cloud: Placed, least: int, most: int) -> list[Rows]:
+        """Several such, without chance, until each point was drawn once, so many at least and at most; the first of one is that
+        of `prepare`."""
+        kept = self._left(cloud, None)
+        return [self.framed(self.rows(cloud, kept[some])) for some in rounds(len(kept), self.count, least, most)]
+
+    def _left(self, cloud: Placed, random: np.random.Generator | None) -> Numbers:
+        kept, _ = thin(cloud.places, self.voxel, random)
+        if self.block and len(kept):
+            kept = kept[self._column(cloud.places[kept], random)]
+        return kept
+
+    def rows(self, cloud: Placed, chosen: Numbers | None = None) -> Rows:
+        """(n, width) these points of a cloud, or all, where they are."""
+        taken = slice(None) if chosen is None else chosen
+        x = np.zeros((len(cloud.places[taken]), self.width), dtype=np.float32)
+        x[:, :3] = cloud.places[taken]
+        for number, name in enumerate(self.features):
+            column = slice(3 + 3 * number, 6 + 3 * number)
+            if name == "colours" and cloud.colours is not None:
+                x[:, column] = cloud.colours[taken] / np.float32(255)
+            if name == "normals" and cloud.normals is not None:
+                x[:, column] = cloud.normals[taken]
+        return x
+
+    def framed(self, x: Rows) -> Rows:
+        """The same rows with their places in the model's frame."""
+        if not len(x):
+            return x
+        places = x[:, :3].astype(np.float64)
+        places -= _middle(places, self)
+        if self.frame == "unit":
+            places /= np.sqrt((places**2).sum(axis=1).max()) or 1.0  # one point, or all in one place, stays there
+        return np.concatenate([places.astype(np.float32), x[:, 3:]], axis=1)
+
+    def without_limit(self) -> Points:
+        """The same for all points of a cloud."""
+        return replace(self, count=0)
+
+    def _column(self, places: NDArray[np.float32], random: np.random.Generator | None) -> Numbers:
+        """The points of one column, about one of them that chance chooses, else about the one nearest to the middle."""
+        flat = np.delete(places, self.upright, axis=1)
+        if random is None:
+            middle = flat[((flat - flat.mean(axis=0)) ** 2).sum(axis=1).argmin()]
+        else:
+            middle = flat[int(random.integers(len(flat)))]
+        return np.flatnonzero((np.abs(flat - middle) <= self.block / 2).all(axis=1))
+
+
+def drawn(many: int, count: int, random: np.random.Generator | None = None) -> Numbers:
+    """Which of so many are taken, `count` at most (0: all); without chance those that a fixed shuffle puts first."""
+    if random is None or not count or many <= count:
+        return rounds(many, count, 1, 1)[0]
+    return random.choice(many, count, replace=False)
+
+
+def rounds(many: int, count: int, least: int, most: int) -> list[Numbers]:
+    """So many in a fixed shuffle that goes round, `count` at a time until each has come, `least` times or more, up to `most`;
+    then comes another shuffle. Where one time would be enough and several are wanted, each leaves out another tenth."""
+    if not count or many <= count:
+        if least == 1 or many < 2:
+            return [np.arange(many)]
+        count, each = many - max(many // LOOKS, 1), LOOKS
+    else:
+        each = -(-many // count)  # times until every one has come
+    random, found = np.random.default_rng(many), list[Numbers]()
+    for turn in range(min(max(-(-many // count), least), most)):
+        if turn % each == 0:
+            order = random.permutation(many)
+        first = turn % each * count
+        found.append(order.take(np.arange(first, first + count), mode="wrap"))
+    return found
+
+
+def _middle(places: NDArray[np.float64], points: Points) -> NDArray[Any]:
+    middle: NDArray[Any] = places.mean(axis=0)
+    if points.frame == "floor":
+        middle[points.upright] = places[:, points.upright].min()
+    return middle

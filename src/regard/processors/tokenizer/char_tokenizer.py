@@ -1,0 +1,61 @@
+"""Tokens that are whole: every character that occurs, or every word between blanks. What does not occur is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from regard.errors import DataError
+from regard.processors.tokenizer.token_text import Form, form_of, state
+
+HALF = "a text has half of a character (a lone surrogate, as bytes that are not UTF-8 leave behind)."
+GOES_ON = "\ue000"
+"""What a piece would begin with that goes on with a word: a letter that stands for nothing, as no word has pieces."""
+
+
+def learn(found: Collection[str], words: bool) -> Tokenizer:
+    """Of these characters or words, in the order of Unicode."""
+    if not found:
+        raise DataError("there is no character to make an alphabet of.")
+    if any("\ud800" <= letter <= "\udfff" for unit in found for letter in unit):
+        raise DataError(HALF)
+    # words, not BPE without merges: the library then refuses what is unknown and does not leave it out
+    backend = Tokenizer(models.WordLevel({unit: i for i, unit in enumerate(sorted(found))}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if words else _each_character()
+    backend.decoder = decoders.WordPiece(GOES_ON, cleanup=False) if words else decoders.Fuse()
+    return backend
+
+
+def known(backend: Tokenizer) -> dict[str, int] | None:
+    """The id of each character or word; None of tokenizers of another kind."""
+    if not isinstance(backend.model, models.WordLevel):
+        return None
+    wanted = pre_tokenizers.WhitespaceSplit() if form_of(backend) is Form.PIECES else _each_character()
+    splits = state(backend.pre_tokenizer) == state(wanted)
+    return backend.get_vocab(with_added_tokens=False) if splits else None
+
+
+def ids(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
+    units = text.split() if words else text
+    try:
+        return [alphabet[unit] for unit in units]
+    except KeyError:
+        unknown = sorted(set(units) - set(alphabet), key=units.index)
+        more = len(unknown) - 1
+        others = f" and {more} other{'s' if more > 1 else ''} are" if more else " is"
+        what = f"word {unknown[0]!r}" if words else f"character {unknown[0]!r} (U+{ord(unknown[0]):04X})"
+        raise DataError(
+            f"the {what}{others} not among the {len(alphabet):,} {'words' if words else 'characters'} of the tokenizer.",
+            advice="It knows those that it was made from; a byte-level vocabulary knows all.",
+        ) from None
+
+
+def places(text: str, words: bool) -> list[tuple[int, int]]:
+    """Where each token stands in its text."""
+    return [found.span() for found in re.finditer(r"\S+" if words else r"[\s\S]", text)]
+
+
+def _each_character() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")

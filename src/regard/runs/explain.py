@@ -1,0 +1,81 @@
+"""`explain`: what is explained, of arguments that may be files."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.data.text.files import blocks, existing, refuse
+from regard.errors import DataError, RegardError
+from regard.runs.predict_inputs import FILE_NAME
+from regard.tasks import Task
+
+STDIN = "-"
+LONGEST = 4096
+"""Letters that the name of a file may have."""
+
+
+def wholes(task: Task, inputs: Sequence[str]) -> list[str]:
+    """Texts as they are, the whole text of those that are files, and of standard input for `-`.
+
+    What looks like the name of a file is one, so that a misspelt one is not explained. Pictures and clouds are
+    read by their task."""
+    if len(inputs) > 2:
+        raise RegardError(f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them.")
+    if list(inputs).count(STDIN) > 1:
+        raise RegardError("standard input (-) can be read once only: name a file for the other text.")
+    return list(inputs) if task.reads != "text" else [_whole(text) for text in inputs]
+
+
+def place(at: str | None, reads: str = "pictures") -> Any:
+    """The row and the column of a pixel, or the number or the coordinates of a point, as they are written on a command line."""
+    if at is None:
+        return None
+    if reads == "points":
+        return _point(at)
+    row, comma, column = at.partition(",")
+    if not comma or not row.strip().isdecimal() or not column.strip().isdecimal():
+        raise RegardError(f"--at takes the row and the column of a pixel, as in 12,30, not '{at}'.")
+    return int(row), int(column)
+
+
+def _point(at: str) -> int | tuple[float, ...]:
+    try:
+        return int(at) if at.strip().isdecimal() else _three(at)
+    except ValueError as error:
+        raise RegardError(
+            f"--at takes the number of a point, as in 512, or where it is, as in 1.5,0.2,0.9, not '{at}'."
+        ) from error
+
+
+def _three(at: str) -> tuple[float, ...]:
+    x, y, z = map(float, at.split(","))
+    if not all(map(math.isfinite, (x, y, z))):
+        raise ValueError(at)
+    return x, y, z
+
+
+def _whole(text: str) -> str:
+    if text == STDIN:
+        return _filled(sys.stdin.read(), "standard input")
+    if len(text) >= LONGEST or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
+        return text
+    path = existing(text)
+    if not Path(text).suffix:  # it could have been meant as a text
+        print(f"reading the file {text}", file=sys.stderr)
+    return _filled("".join(part for _, part in blocks(path, refuse)), text)
+
+
+def _filled(text: str, where: str) -> str:
+    try:
+        text.encode()  # a byte that is not UTF-8 arrives as half of a character
+    except UnicodeEncodeError as error:
+        raise DataError("is not UTF-8.", where, advice="Convert it with iconv.") from error
+    text = text.strip("\r\n")
+    if not text.strip():
+        raise DataError("is empty: there is nothing to explain.", where)
+    return text

@@ -1,0 +1,258 @@
+"""What the training files hold, found by passes over them: they are never in memory as a whole.
+
+What was found is remembered under the content of the files, so that a run goes on without parsing them again. Their bytes
+are read each time: only they tell that nothing has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+from regard import __version__
+from regard.data.batching.split import Fingerprint, Held, fingerprint
+from regard.data.store.cache import forget, key_of, recall, remember
+from regard.data.text.pairs import Empty
+from regard.errors import DataError
+from regard.runs.spec import Sources
+from regard.tasks import Task
+
+Say = Callable[[str], None]
+T = TypeVar("T")
+
+_FORM = 5
+"""Raised when files are parsed in another way than before: what was found then holds no more."""
+_PAUSE = 10.0
+"""Seconds between two lines about a long pass."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of the training files before any of it is encoded."""
+
+    train: int
+    """samples to train on"""
+    fingerprint: str
+    """of their texts, and of how they join"""
+    held: tuple[Any, ...]
+    """samples held out for validation; none where that has files of its own"""
+    empty: int
+    """rows that hold nothing, or an empty side"""
+    first_empty: tuple[str, int]
+    shared: int = 0
+    """samples to train on that are also among the validation files"""
+    labels: tuple[str, ...] = ()
+    """the classes that occur, in their order"""
+
+
+@dataclass
+class _Empties:
+    count: int = 0
+    first: tuple[str, int] = ("", 0)
+
+
+class _Part:
+    """Some samples out of all, in their order: those that follow a hole are told so."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.taken: Any = None
+        """the first that was left out since one was taken"""
+
+    def take(self, sample: Any) -> Any:
+        joined = sample if self.taken is None else self.task.torn(sample, self.taken)
+        self.taken = None
+        return joined
+
+    def leave(self, sample: Any) -> None:
+        self.taken = sample if self.taken is None else self.taken
+
+
+class Files:
+    """The training files of a run, read as often as needed and a sample at a time."""
+
+    def __init__(self, task: Task, sources: Sources, share: float, say: Say, valid: Sequence[Any] = ()) -> None:
+        """`valid`: the samples of the validation files, where there are any."""
+        self.task, self.sources, self.share, self.say = task, sources, share, say
+        self._valid = {task.key(sample) for sample in valid}
+        self._paths = [path for entry in sources.data for path in task.paths(entry)]
+        for path in self._paths:
+            if os.path.exists(path) and not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
+                advice = "Training reads its data several times: write it to a file first."
+                raise DataError("is not a file but a stream.", path, advice=advice)
+        self.key, self._stamps = "", self._stamp()
+
+    def read(self) -> Reading:
+        self.key = self._content_key()
+        kept = recall(self.key)
+        if kept is not None:
+            held = tuple(self.task.sample(**fields) for fields in kept["held"])
+            lists = {name: tuple(kept[name]) for name in ("first_empty", "labels")}
+            found = Reading(**{**kept, **lists, "held": held})
+        else:
+            found = self._read_through()
+            inside = any(getattr(sample, "content", b"") for sample in found.held)  # pictures are no notes
+            if not inside and self._stamp() == self._stamps:  # else it is not what was summed
+                rows = [
+                    {name: value for name, value in asdict(sample).items() if value != b""} for sample in found.held
+                ]
+                remember(self.key, {**asdict(replace(found, held=())), "held": rows})
+        if found.empty:
+            path, line = found.first_empty
+            self.say(empties(self.task, found.empty, path, line))
+        if found.shared:
+            self.say(
+                f"  {found.shared:,} training {self.task.unit} are also in the validation data: scores will be too good "
+                f"('regard check {self.task.name}' lists them)"
+            )
+        return found
+
+    def samples(self, found: Reading, doing: str) -> Iterator[Any]:
+        """Those to train on, and an error at the end where they are not what was found.
+
+        What is being done with them is told now and then while it takes long."""
+        held, total, rest = {self.task.key(sample) for sample in found.held}, Fingerprint(), _Part(self.task)
+        for sample in paced(self._all(), f"{self.task.unit} {doing}", self.say):
+            if held and self.task.key(sample) in held:
+                rest.leave(sample)
+                continue
+            joined = rest.take(sample)
+            total.add(_content(self.task, joined))
+            yield joined
+        if str(total) != found.fingerprint:
+            forget(self.key)
+            advice = "Start again when it is whole."
+            raise DataError("the training data changed while it was read.", ", ".join(self._paths), advice=advice)
+
+    def places(self) -> str:
+        """A name for where pictures or clouds lie, and for when they were written: what is stored of them is their paths, or
+        colours that no name or size tells. Tables are summed and folders listed by `key`; what tables point to is looked at
+        here."""
+        total = Fingerprint()
+        total.add([self.key])
+        for entry in self.sources.data:
+            if any(os.path.isdir(os.path.expanduser(path)) for path in self.task.paths(entry)):
+                continue
+            for item in self.task.stream((entry,), dict(self.sources.columns) or None):
+                if not isinstance(item, Empty):
+                    beside = (getattr(item, name, "") for name in ("source", "mask", "depth"))
+                    total.add(_stamped(path) for path in beside if path)
+        return str(total)
+
+    def _read_through(self) -> Reading:
+        held, kept, empty = None, [], _Empties()
+        valid, rest = _Part(self.task), _Part(self.task)
+        if not self.sources.valid:
+            keys = map(self.task.key, paced(self._all(), f"{self.task.unit} read", self.say))
+            held = Held(keys, self.share, least=self.task.least)
+        total, count, shared, labels = Fingerprint(), 0, 0, dict[str, None]()
+        for sample in paced(self._all(empty), f"{self.task.unit} read", self.say):
+            if held is not None and self.task.key(sample) in held:
+                rest.leave(sample)
+                kept.append(valid.take(sample))
+                continue
+            valid.leave(sample)
+            count += 1
+            shared += self.task.key(sample) in self._valid
+            total.add(_content(self.task, rest.take(sample)))
+            labels.update(dict.fromkeys(self.task.labels(sample)))
+        listed = tuple(labels) if self.task.as_listed else in_order(labels)
+        return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared, listed)
+
+    def _all(self, empty: _Empties | None = None) -> Iterator[Any]:
+        for item in self.task.stream(self.sources.data, dict(self.sources.columns) or None):
+            if not isinstance(item, Empty):
+                yield item
+            elif empty is not None:
+                empty.first = empty.first if empty.count else (item.path, item.line)
+                empty.count += 1
+
+    def _content_key(self) -> str:
+        """Content, and all that decides how it is parsed and divided; paths too, because places are named by them."""
+        sums = [_sum(path) for path in self._paths]
+        share = None if self.sources.valid else self.share
+        known = fingerprint([*sorted(self._valid), self.task.told(self.sources.data)])
+        kind = self.task.name if self.task.reads == "text" else f"{self.task.name} {self.task.reads}"
+        return key_of(_FORM, __version__, kind, self.sources.data, self.sources.columns, share, sums, known)
+
+    def _stamp(self) -> list[tuple[int | str, int]]:
+        with suppress(OSError):
+            return [
+                (key_of(_listing(path)), 0) if os.path.isdir(path) else (found.st_size, found.st_mtime_ns)
+                for path, found in zip(self._paths, map(os.stat, self._paths), strict=True)
+            ]
+        return []
+
+
+def _content(task: Task, sample: Any) -> Iterator[str]:
+    """By what a sample is known again. Passages alike may be one document or several, whose tokens differ."""
+    yield from task.texts((sample,))
+    if hasattr(sample, "opens"):
+        yield f"{sample.opens} {sample.torn}"
+    if "document" in task.sides:
+        yield str(sample.document)
+
+
+def _stamped(path: str) -> str:
+    """A file by its place and its time; what lies in a table has a name alone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path
+    return f"{os.path.abspath(path)}\0{found.st_size}\0{found.st_mtime_ns}"
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """Numbers by their value, words by the alphabet."""
+    found = sorted(labels)
+    return tuple(sorted(found, key=int) if all(label.lstrip("-").isdigit() for label in found) else found)
+
+
+def empties(task: Task, count: int, path: str, line: int) -> str:
+    if task.reads != "text":
+        lacking = f", or without a {task.columns[1].removesuffix('s')}" if len(task.columns) > 1 else ""
+        some = "1 entry is" if count == 1 else f"{count:,} entries are"
+        return f"  {some} left out: hidden, no {task.unit.removesuffix('s')}{lacking} ('regard check {task.name}' names them)"
+    side = "an empty side" if len(task.columns) > 1 else "no text"
+    return f"  {count:,} rows with {side} are skipped, the first at {path}, line {line}"
+
+
+def _sum(path: str) -> str:
+    """Of the bytes, and of a folder's pictures their names, sizes and times: thousands are not read for it. A file that cannot
+    be read has none: the parser says what is wrong with it."""
+    if os.path.isdir(path):
+        return key_of(_listing(path))
+    with suppress(OSError), open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    return ""
+
+
+def _listing(folder: str) -> list[tuple[str, int, int]]:
+    found = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        for name in sorted(names):
+            with suppress(OSError):
+                stamp = os.stat(os.path.join(place, name))
+                found.append((os.path.relpath(os.path.join(place, name), folder), stamp.st_size, stamp.st_mtime_ns))
+    return found
+
+
+def paced(items: Iterable[T], doing: str, say: Say) -> Iterator[T]:
+    """The same items; every ten seconds a line says how many there were and how fast."""
+    begun = told = time.monotonic()
+    count, source = 0, iter(items)
+    while part := list(islice(source, 1000)):
+        yield from part
+        count += len(part)
+        now = time.monotonic()
+        if now - told > _PAUSE:
+            told = now
+            say(f"  {count:,} {doing}, {count / (now - begun):,.0f} a second")

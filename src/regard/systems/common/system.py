@@ -1,0 +1,89 @@
+"""What every system file offers, so that one table can list them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from regard.errors import SettingError
+from regard.weights.tables import Names, Published, Tensors
+
+
+def check_sizes(config: Any, sizes: Sequence[str], shares: Sequence[str]) -> None:
+    """What no system can be built with: sizes below 1, a width that heads cannot share, dropping everything."""
+    for name in sizes:
+        if getattr(config, name) < 1:
+            raise SettingError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
+    if not 0 <= getattr(config, "end", 0) < config.vocabulary:
+        raise SettingError(f"model.end {config.end} is no token of a vocabulary of {config.vocabulary}.")
+    if config.width % getattr(config, "heads", 1):
+        raise SettingError(f"model.width {config.width} cannot be divided among model.heads {config.heads}.")
+    for name in shares:
+        if not 0 <= getattr(config, name) < 1:
+            raise SettingError(f"model.{name} must be in [0, 1), not {getattr(config, name)}.")
+
+
+NAMELESS = Names(())
+UNPUBLISHED = Published(model_type="", architecture="", keys={}, defaults={})
+"""Of systems that nobody has published a layout for: they are saved under our own names."""
+
+
+def unpublished(config: Any) -> str:
+    return (
+        "there is no published layout for this system. model.save(folder) and 'regard train' write it under our own names, "
+        "which regard.load reads."
+    )
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A size of a system, with its exact parameter count and the paper's recipe as default settings."""
+
+    config: Any
+    parameters: int
+    recipe: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`{"train": {...}, "data": {...}, "decode": {...}}`"""
+
+
+@dataclass(frozen=True)
+class System:
+    name: str
+    about: str
+    config: type[Any]
+    presets: dict[str, Preset]
+    build: Callable[[Any], nn.Module]
+    tasks: tuple[str, ...]
+    reads: str = "text"
+    """what its body reads: text, pictures or points"""
+    names: Names = NAMELESS
+    published: Published = UNPUBLISHED
+    adapt: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)
+    """what the published tensors themselves say about the config, before they are read"""
+    dress: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
+    """constants that the published layout wants to find in the file"""
+    unsayable: Callable[[Any], str] = lambda config: ""
+    """what the published layout cannot say of this config; empty when it can say all"""
+    recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """by task: settings that go before those of the preset"""
+    further: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """by task: settings for weights that have learnt already, where no preset speaks for them"""
+
+    def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
+        """The default settings of a preset that is asked for this task."""
+        more = self.recipes.get(task, {})
+        return {group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)}
+
+
+RECALLS: dict[str, dict[str, dict[str, Any]]] = {
+    "recall": {
+        "train": {
+            "steps": 6000, "tokens": 8192, "rate": 1e-3, "warmup": 500, "schedule": "linear", "smoothing": 0.0, "clip": 1.0,
+            "average": 0.0,
+        },
+        "decode": {"beam": 1, "penalty": 0.0},
+    },
+}  # fmt: skip
+"""Recipe for data/synthetic/algorithmic.py: an answer is right or wrong, so nothing is smoothed or searched."""

@@ -1,0 +1,33 @@
+"""What tasks share whose samples may be made by rules: names stand for them in place of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from regard.data.sources import absolute
+from regard.errors import DataError
+from regard.tasks.base import Task
+
+
+class Made(Task):
+    def recipe(self, entry: str) -> Any:
+        """What a name stands for; None where it is no name but a file."""
+        raise NotImplementedError
+
+    def entries(self, data: Sequence[str]) -> list[str]:
+        made = [self.recipe(entry) for entry in data]
+        if any(made) and not all(made):
+            raise DataError("names of what is made and files do not go together.", ", ".join(data))
+        return [str(recipe) for recipe in made] if any(made) else super().entries(data)
+
+    def lasting(self, entry: str) -> str:
+        return entry if self.recipe(entry) else absolute(entry)
+
+    def validated(self, data: Sequence[str]) -> Sequence[str]:
+        """What is made has a part to validate by."""
+        recipes = [self.recipe(entry) for entry in data]
+        return [str(recipe.judged("valid")) for recipe in recipes if recipe is not None]
+
+    def paths(self, entry: str) -> Sequence[str]:
+        return () if self.recipe(entry) else super().paths(entry)

@@ -1,0 +1,170 @@
+"""The optimiser, its schedule, the average of the weights, and the precision to compute in."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import capabilities
+from regard.errors import SettingError
+from regard.training.settings import Train
+
+
+def rate_at(step: int, settings: Train) -> float:
+    """The learning rate of step 1, 2, …; equation 3 of Vaswani et al. with its peak as `train.rate`."""
+    warm = max(settings.warm, 1)
+    rising = min(step / warm, 1.0)
+    if settings.schedule == "inverse_sqrt":
+        return settings.rate * min(step / warm, (warm / step) ** 0.5)
+    left = 1.0 - min(max(step - warm, 0) / max(settings.steps - warm, 1), 1.0)
+    falling = {"linear": left, "cosine": 0.5 - 0.5 * math.cos(math.pi * left), "constant": 1.0}[settings.schedule]
+    return settings.rate * rising * falling
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
+    """Parameters whose names match do not learn; how many numbers they hold."""
+    named = dict(model.named_parameters())
+    for pattern in patterns:
+        for name in _matching(named, pattern, "train.freeze"):
+            named[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise SettingError(f"train.freeze={','.join(patterns)} leaves nothing to learn.")
+    return sum(parameter.numel() for parameter in named.values() if not parameter.requires_grad)
+
+
+def _matching(named: Iterable[str], pattern: str, setting: str) -> list[str]:
+    """Names are those of the body, as `regard info` shows them."""
+    names = [name.removeprefix("body.") for name in named]
+    found = fnmatch.filter(names, pattern)
+    if not found:
+        near = difflib.get_close_matches(pattern, [*names, *(f"{name.partition('.')[0]}.*" for name in names)], 1, 0.6)
+        groups = ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
+        raise SettingError(
+            f"{setting}: no parameter is named like '{pattern}'. "
+            + (f"Did you mean '{near[0]}'? " if near else "")
+            + f"Names begin with {groups}; 'regard info' with the preset lists them all."
+        )
+    return [name for name in named if name.removeprefix("body.") in found]
+
+
+def make_optimiser(model: nn.Module, settings: Train) -> torch.optim.AdamW:
+    """Adam with decoupled decay, of matrices only: gains, biases and vectors are left alone, and what a part names so itself
+    (`undecayed`): places of a picture and the class token are vectors too, however many lie in one tensor.
+
+    A parameter has the rate of the first pattern of `train.rates` that its name matches, else `train.rate`, or the share of it
+    that a part names itself (`slower`)."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rates: dict[str, float] = {}
+    for pattern, rate in settings.rates.items():
+        for name in _matching(named, pattern, "train.rates"):
+            rates.setdefault(name, rate)
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    left = {name for name, _ in _said(model, "undecayed")}
+    shares = {name: module.slower[own] for name, (module, own) in _said(model, "slower")}
+    for name, parameter in named.items():
+        decays = parameter.ndim >= 2 and name not in left
+        rate = rates.get(name, settings.rate * shares.get(name, 1.0))
+        groups.setdefault((decays, rate), []).append(parameter)
+    beta1, beta2 = settings.betas
+    made = [
+        {"params": parameters, "weight_decay": settings.decay if decays else 0.0, "share": rate / settings.rate}
+        for (decays, rate), parameters in groups.items()
+    ]
+    return torch.optim.AdamW(made, lr=settings.rate, betas=(beta1, beta2), eps=settings.eps, fused=True)
+
+
+def _said(model: nn.Module, kind: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """The parameters that modules name in an attribute of this kind: the full name, the module, and its own name for it."""
+    for place, module in model.named_modules():
+        for name in getattr(module, kind, ()):
+            yield f"{place}.{name}".removeprefix("."), (module, name)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group.get("share", 1.0)
+
+
+def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state by parameter name, so that it can be saved as plain tensors and put back anywhere."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"{name}/{key}"] = value
+    return tensors
+
+
+def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, part = key.rpartition("/")
+        found.setdefault(name, {})[part] = value
+    for name, parameter in model.named_parameters():
+        if name in found:
+            optimiser.state[parameter] = {k: v.to(parameter.device).clone() for k, v in found[name].items()}
+
+
+class Average:
+    """An exponential average of the weights. Early on it follows faster, so that the random start is forgotten."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.followed = _learnt(model)
+        self.tensors = {name: p.clone() for name, p in self.followed.items()}
+
+    def update(self, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.tensors.values()), list(self.followed.values()), 1 - decay)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.tensors.items():
+            tensor.copy_(tensors[name])
+
+
+@contextmanager
+def swapped(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Other weights in place of the model's own, at the same addresses, until the end of the block."""
+    if tensors is None:
+        yield
+        return
+    named = {name: tensor for name, tensor in _learnt(model).items() if name in tensors}
+    kept = {name: p.clone() for name, p in named.items()}
+    _put(named, tensors)
+    try:
+        yield
+    finally:
+        _put(named, kept)
+
+
+def _learnt(model: nn.Module) -> dict[str, Tensor]:
+    """Weights, and what batch norms gathered beside them."""
+    held = model.state_dict()
+    gathered = {name: part for name, part in model.named_buffers() if name in held and part.is_floating_point()}
+    return {**{name: p.detach() for name, p in model.named_parameters()}, **gathered}
+
+
+def _put(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, parameter in named.items():
+        parameter.copy_(values[name].to(parameter.dtype))  # rounded where it lies: not every device has float64
+
+
+def fast_bfloat16(device: torch.device) -> bool:
+    """Whether this device multiplies bfloat16 matrices faster than float32 ones."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and capabilities.available("cpu_bfloat16")
+
+
+def autocasts(device: torch.device, settings: Train) -> bool:
+    return settings.precision == "bfloat16" or (settings.precision == "auto" and fast_bfloat16(device))
+
+
+def autocast(device: torch.device, settings: Train) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, torch.bfloat16) if autocasts(device, settings) else nullcontext()
